@@ -135,6 +135,12 @@ constexpr FamilyShapes kFamilies[] = {
      .defaults = R"(hidden_size=2304 intermediate_size=9216 vocab_size=262208 num_hidden_layers=26
        num_attention_heads=8 num_key_value_heads=4 head_dim=256 attention_bias=false
        tie_word_embeddings=true)",
+     .traits = {{.windows = WindowRule::kPattern,
+                 .window = 4096,
+                 .theta = 1e6,
+                 .positions = 131072,
+                 .window_theta = 10000,
+                 .gemma = true}},
      .norms_add_one = true},
     {.model_types = {"seed_oss"},
      .parameters = {kFrame, kTwoNorms, kSeedAttention, kMlpBias},

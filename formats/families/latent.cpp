@@ -203,6 +203,7 @@ constexpr FamilyShapes kFamilies[] = {
      .mlp = {v4_mlp, "num_hash_layers, mlp_layer_types"},
      .is_open = true,
      .router = {{.scores = RouterScores::kSqrtSoftplus, .correction = "gate.bias", .scaling = 1.5}},
+     .traits = {{.pairs = RopePairs::kNeighbours, .positions = 1048576, .compressed = true}},
      .parts = {{{.parameters = kV4Compressors},
                 {.parameters = kV4Draft,
                  .layers = "mtp.#.",

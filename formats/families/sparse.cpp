@@ -117,7 +117,8 @@ constexpr FamilyShapes kFamilies[] = {
        num_experts=256 num_experts_per_tok=8 tie_word_embeddings=false)",
      .experts = {"num_local_experts", "num_experts_per_tok", kApart},
      .drafts = "num_mtp_modules",
-     .router = {{.scores = RouterScores::kSigmoid, .correction = "e_score_correction_bias"}}},
+     .router = {{.scores = RouterScores::kSigmoid, .correction = "e_score_correction_bias"}},
+     .traits = {{.theta = 5e6, .rotated = 0, .positions = 196608}}},
     {.model_types = {"phimoe"},
      .parameters = {kPhiFrame, kBiasedAttention, kMixtralBlock, kRenamedBlock, kPhiExperts},
      .defaults = R"(hidden_size=4096 intermediate_size=6400 vocab_size=32064 num_hidden_layers=32

@@ -69,8 +69,9 @@ enum class WindowRule {
   kAllOrConfigured,  ///< like kAll, or by layer_types
   kIfUsed,           ///< like kAll, but only if use_sliding_window is true
   kFrom,             ///< if use_sliding_window is true, layers from max_window_layers on, or by layer_types
-  kEven,      ///< if use_sliding_window is true, even layers before max_window_layers, or by layer_types
-  kAlternate  ///< even layers, or by layer_types
+  kEven,       ///< if use_sliding_window is true, even layers before max_window_layers, or by layer_types
+  kAlternate,  ///< even layers, or by layer_types
+  kPattern     ///< all but every sliding_window_pattern-th layer, or by layer_types
 };
 
 /// The numbers of a head that are rotated together.
@@ -84,9 +85,15 @@ struct FamilyTraits {
   RopePairs pairs = RopePairs::kHalves;
   double epsilon = 1e-6;  ///< default for rms_norm_eps
   double theta = 10000;   ///< default for rope_theta
-  double rotated = 1;     ///< default for partial_rotary_factor
+  double rotated = 1;     ///< default for partial_rotary_factor; 0: 1, or as rotary_dim says
   int positions = 0;      ///< default for max_position_embeddings
-  bool nested = false;    ///< true if the decoder also runs the text model of a checkpoint with other inputs
+  double window_theta =
+      0;  ///< default for rope_local_base_freq, the base of layers with a window; 0: rope_theta
+  /// True for what Gemma does: rows of the embedding are multiplied by the root of hidden_size, queries and
+  /// keys by that of query_pre_attn_scalar, and gates are gelu, approximated by tanh.
+  bool gemma = false;
+  bool compressed = false;  ///< true if attention sees compressed entries, as in DeepSeek-V4
+  bool nested = false;  ///< true if the decoder also runs the text model of a checkpoint with other inputs
 };
 
 }  // namespace twofour

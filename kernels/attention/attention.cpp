@@ -34,9 +34,10 @@ void rotate(const Rotary& rotary, float* x, int64_t m, int64_t stride, int64_t h
   for (int64_t i = 0; i < m; ++i) {
     float *cosine = cosines.data() + i * pairs, *sine = sines.data() + i * pairs;
     for (int64_t j = 0; j < pairs; ++j) {
-      const float angle = static_cast<float>(begin + i) * rotary.frequencies[static_cast<size_t>(j)];
+      const float angle =
+          static_cast<float>(begin + i * rotary.step) * rotary.frequencies[static_cast<size_t>(j)];
       cosine[j] = std::cos(angle) * rotary.amplitude;
-      sine[j] = std::sin(angle) * rotary.amplitude;
+      sine[j] = std::sin(angle) * (rotary.backward ? -rotary.amplitude : rotary.amplitude);
     }
     const int64_t step = rotary.interleaved ? 2 : 1, apart = rotary.interleaved ? 1 : pairs;
     for (int64_t h = 0; h < heads; ++h) {

@@ -18,11 +18,13 @@ struct Rotary {
   std::span<const float> frequencies;  ///< [size / 2] angle of each pair at position 1
   float amplitude = 1;                 ///< factor of cosine and sine
   bool interleaved = false;            ///< pairs are neighbours; false: i and i + half of the rotated numbers
+  bool backward = false;               ///< rotates back: sines are negated
+  int64_t step = 1;                    ///< positions from one row to the next
 };
 
 /// Rotates numbers [offset, offset + 2 * frequencies) of each head of `x` [m, heads, head_size] in place.
-/// Rows are `stride` floats apart, and row i is at position begin + i. Angles are float32 products, as in the
-/// training of the models.
+/// Rows are `stride` floats apart, and row i is at position begin + i * step. Angles are float32 products, as
+/// in the training of the models.
 void rotate(const Rotary& rotary, float* x, int64_t m, int64_t stride, int64_t heads, int64_t head_size,
             int64_t offset, int64_t begin);
 

@@ -57,6 +57,15 @@ void keep_groups(const RouterRule& rule, std::vector<double>& choice) {
   }
 }
 
+/// Writes the weights of a token's experts.
+void weigh(const RouterRule& rule, const std::vector<double>& scores, std::span<const int32_t> ids,
+           float* to) {
+  double sum = rule.scores == RouterScores::kSoftmax ? 0 : 1e-20;
+  for (const int32_t e : ids) sum += scores[static_cast<size_t>(e)];
+  const double factor = rule.scaling / (rule.renormalized ? sum : 1);
+  for (const int32_t e : ids) *to++ = static_cast<float>(scores[static_cast<size_t>(e)] * factor);
+}
+
 }  // namespace
 
 ExpertChoice choose_experts(const RouterRule& rule, std::span<const float> logits, int64_t experts,
@@ -72,13 +81,22 @@ ExpertChoice choose_experts(const RouterRule& rule, std::span<const float> logit
     for (size_t e = 0; e < correction.size(); ++e) choice[e] += static_cast<double>(correction[e]);
     if (rule.groups > 1) keep_groups(rule, choice);
     const std::vector<int32_t> ids = largest_of(choice, top_k);
-    double sum = rule.scores == RouterScores::kSoftmax ? 0 : 1e-20;
-    for (const int32_t e : ids) sum += scores[static_cast<size_t>(e)];
-    const double factor = rule.scaling / (rule.renormalized ? sum : 1);
-    for (size_t t = 0; t < count; ++t) {
-      chosen.ids[i * count + t] = ids[t];
-      chosen.weights[i * count + t] = static_cast<float>(scores[static_cast<size_t>(ids[t])] * factor);
-    }
+    std::copy(ids.begin(), ids.end(), chosen.ids.begin() + static_cast<int64_t>(i * count));
+    weigh(rule, scores, ids, chosen.weights.data() + i * count);
+  }
+  return chosen;
+}
+
+ExpertChoice weigh_experts(const RouterRule& rule, std::span<const float> logits, int64_t experts,
+                           int64_t top_k, std::vector<int32_t> ids) {
+  const auto each = static_cast<size_t>(experts), count = static_cast<size_t>(top_k);
+  ExpertChoice chosen{std::move(ids), {}};
+  chosen.weights.resize(chosen.ids.size());
+  for (size_t i = 0; i < chosen.ids.size() / count; ++i) {
+    const auto row = logits.subspan(i * each, each);
+    std::vector<double> scores(row.begin(), row.end());
+    score(rule.scores, scores);
+    weigh(rule, scores, std::span(chosen.ids).subspan(i * count, count), chosen.weights.data() + i * count);
   }
   return chosen;
 }

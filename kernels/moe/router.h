@@ -29,6 +29,9 @@ namespace cpu {
 /// be empty.
 ExpertChoice choose_experts(const RouterRule& rule, std::span<const float> logits, int64_t experts,
                             int64_t top_k, std::span<const float> correction);
+/// The weights of experts `ids` [M, top_k] that were chosen without the logits, as by a table of tokens.
+ExpertChoice weigh_experts(const RouterRule& rule, std::span<const float> logits, int64_t experts,
+                           int64_t top_k, std::vector<int32_t> ids);
 
 }  // namespace cpu
 }  // namespace twofour

@@ -9,6 +9,7 @@
 #include "lib/run/eval/generate.h"
 #include "tests/support/decoder_golden.h"
 #include "tests/support/device/device.h"
+#include "tests/support/message.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {
@@ -22,6 +23,10 @@ TEST_CASE("logits on the device are those of transformers, for a prefill and for
     const DecoderGolden golden = read_decoder_golden(golden_folder(), name);
     write_decoder_checkpoint(golden, scratch / "model");
     Decoder decoder = Decoder::open(scratch / "model");
+    if (!decoder.shape().runs_on_cuda()) {
+      contains(message_of([&] { decoder.use_cuda(); }), "expected a family that runs on CUDA, found ");
+      continue;
+    }
     decoder.use_cuda();
     DecoderSequence whole(decoder);
     const double prefill = worst_error(golden, whole.append(golden.tokens, true));

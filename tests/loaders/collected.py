@@ -19,8 +19,9 @@ from safetensors.torch import save_file
 import logits
 
 COLLECT = pathlib.Path(__file__).parents[2] / "examples/statistics/collect.py"
-# collect.py finds no experts under the names of Mixtral's files, and no saliency of experts that gpt-oss stacks.
-LEFT_OUT = {"mixtral"}
+# collect.py finds no experts under the names of Mixtral's files, and no saliency of experts that gpt-oss stacks. It has the names
+# of modules, which DeepSeek-V4's files have not.
+LEFT_OUT = {"mixtral", "minimax_m2", "deepseek_v4", "deepseek_v4-tied"}
 
 
 def square(sums):

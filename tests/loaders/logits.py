@@ -23,6 +23,8 @@ import transformers
 STEPS = 32
 # Of models with linear attention: more than a chunk of 64 tokens, and single tokens behind them.
 HYBRID_PREFILL, HYBRID_STEPS = 70, 48
+# Of models with entries of 128 tokens: the first of them is complete in the prefill.
+COMPRESSED_PREFILL = 150
 
 
 def values(name, shape, adds_one=False):
@@ -38,11 +40,17 @@ def values(name, shape, adds_one=False):
   if name.endswith("norm.weight"):
     unit = (0 if adds_one and "linear_attn" not in name else 1) + unit / 2
   elif len(shape) < 2 or name.endswith("_bias"):
-    unit = unit / (4 if "correction" in name else 1)
+    unit = unit / (4 if "correction" in name or name.endswith("gate.bias") else 1)
   elif "embed" not in name:
     fan = shape[1] if name.endswith("experts.gate_up_proj") or name.endswith("experts.down_proj") else shape[-1]
     unit = unit * np.float32(2.0 ** (1 - math.ceil(math.log2(fan) / 2)))
   return torch.from_numpy(unit.reshape(shape)).to(torch.bfloat16)
+
+
+def table(shape, experts):
+  """The experts of each token, all of them different for as many as a token has."""
+  token, place = torch.arange(shape[0])[:, None], torch.arange(shape[1])[None]
+  return (5 * token + 3 * place) % experts
 
 
 def cases(large):
@@ -76,6 +84,8 @@ def cases(large):
       "qwen3_moe": ("qwen3_moe", moe | size | dict(num_experts=8, norm_topk_prob=True, decoder_sparse_step=2)),
       "qwen3_moe-window": ("qwen3_moe", moe | size | dict(num_experts=8, use_sliding_window=True, sliding_window=9)),
       "mixtral": ("mixtral", eight | dict(num_experts_per_tok=2, sliding_window=None)),
+      "minimax_m2": ("minimax_m2", eight | size | dict(
+          num_experts_per_tok=3, rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))),
       "olmoe": ("olmoe", dict(num_experts=8, num_experts_per_tok=3, clip_qkv=1.5, norm_topk_prob=True)),
       "deepseek_v2": ("deepseek_v2", deepseek | dict(q_lora_rank=None, n_group=None, topk_group=None,
                                                      routed_scaling_factor=1.5)),
@@ -94,7 +104,7 @@ def cases(large):
           n_routed_experts=8, n_shared_experts=1, first_k_dense_replace=0, num_nextn_predict_layers=0,
           n_group=1, topk_group=1)),
       "gpt_oss": ("gpt_oss", eight | size | dict(num_experts_per_tok=2, sliding_window=9, layer_types=sliding)),
-  }.items()} | hybrid_cases(common, moe)
+  }.items()} | hybrid_cases(common, moe) | compressed_cases(common, moe, yarn) | gemma_cases(common)
 
 
 def hybrid_cases(common, moe):
@@ -129,6 +139,38 @@ def hybrid_cases(common, moe):
   }
 
 
+def compressed_cases(common, moe, yarn):
+  """DeepSeek-V4: layers with a window alone, with overlapping entries and an index, and with entries of 128 tokens."""
+  common = {key: value for key, value in common.items() if key not in ("intermediate_size", "num_key_value_heads")}
+  # So many heads of the index that no scores are 0 at once, which would be equal.
+  index = dict(index_n_heads=16, index_head_dim=16, index_topk=2)
+  sizes = dict(num_hidden_layers=4, head_dim=16, qk_rope_head_dim=8, q_lora_rank=32, o_groups=2, o_lora_rank=16,
+               n_routed_experts=8, n_shared_experts=1, num_nextn_predict_layers=1, sliding_window=9)
+  v4 = common | moe | index | sizes
+  scaled = {key: value for key, value in yarn.items() if key != "rope_theta"}
+  return {
+      "deepseek_v4": ("deepseek_v4", v4 | dict(
+          compress_ratios=[0, 4, 128, 4, 0], num_hash_layers=1, rope_parameters=scaled, swiglu_limit=0.75)),
+      "deepseek_v4-tied": ("deepseek_v4", v4 | dict(
+          compress_ratios=[128, 4, 4, 0], num_hash_layers=0, index_topk=5, sliding_window=24, hc_mult=3,
+          hc_sinkhorn_iters=2, hc_eps=1e-3, routed_scaling_factor=2.5, tie_word_embeddings=True, o_groups=1,
+          rms_norm_eps=1e-5, compress_rope_theta=4e4)),
+  }
+
+
+def gemma_cases(common):
+  """Gemma-3: norms behind, gelu, a rope of its own where attention has a window."""
+  gemma = {key: value for key, value in common.items() if key != "tie_word_embeddings"} | dict(
+      head_dim=16, query_pre_attn_scalar=12, sliding_window=9, sliding_window_pattern=2)
+  linear = dict(full_attention=dict(rope_type="linear", rope_theta=5e4, factor=4.0),
+                sliding_attention=dict(rope_type="default", rope_theta=500.0))
+  return {
+      "gemma3": ("gemma3_text", gemma),
+      "gemma3-linear": ("gemma3_text", gemma | dict(tie_word_embeddings=False, rope_parameters=linear,
+                                                    num_key_value_heads=1, sliding_window_pattern=3)),
+  }
+
+
 def is_hybrid(options):
   return "linear_num_key_heads" in options.get("text_config", options)
 
@@ -141,8 +183,9 @@ def make_model(family, options, folder):
   auto = transformers.AutoModelForImageTextToText if "vision_config" in options else transformers.AutoModelForCausalLM
   auto.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
   file = folder / "model.safetensors"
-  adds_one = is_hybrid(options)
-  tensors = {name: values(name, tensor.shape, adds_one) for name, tensor in safetensors.torch.load_file(file).items()}
+  adds_one = is_hybrid(options) or family == "gemma3_text"
+  tensors = {name: table(tensor.shape, options["n_routed_experts"]) if name.endswith("tid2eid") else
+             values(name, tensor.shape, adds_one) for name, tensor in safetensors.torch.load_file(file).items()}
   safetensors.torch.save_file(tensors, file, {"format": "pt"})
   model, info = auto.from_pretrained(
       folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
@@ -172,7 +215,10 @@ def main():
   for name, (family, options) in cases(o.large).items():
     if o.only not in (None, name):
       continue
-    prefill, steps = (HYBRID_PREFILL, HYBRID_STEPS) if is_hybrid(options) else (16, STEPS)
+    is_long = is_hybrid(options) or family == "gemma3_text"
+    prefill, steps = (HYBRID_PREFILL, HYBRID_STEPS) if is_long else (16, STEPS)
+    if "compress_ratios" in options:
+      prefill, steps = COMPRESSED_PREFILL, HYBRID_STEPS
     prefill = 300 if o.large else prefill
     with tempfile.TemporaryDirectory() as folder:
       model, shapes = make_model(family, options, pathlib.Path(folder))

@@ -72,7 +72,7 @@ inline const Json& text_config(const DecoderGolden& golden) {
 }
 /// True if norms of the model multiply by 1 + w.
 inline bool norms_add_one(const DecoderGolden& golden) {
-  return text_config(golden).contains("linear_num_key_heads");
+  return text_config(golden).contains("linear_num_key_heads") || golden.config["model_type"] == "gemma3_text";
 }
 
 /// The weights that tests/loaders/logits.py gives a tensor: -1 to 1 in steps of 1/64 by a hash of name and
@@ -88,7 +88,7 @@ inline std::vector<float> golden_weights(const std::string& name, const std::vec
   if (name.ends_with("norm.weight")) {
     scale = 0.5f, offset = norms_add_one && !has("linear_attn") ? 0.0f : 1.0f;
   } else if (shape.size() < 2 || name.ends_with("_bias")) {
-    scale = has("correction") ? 0.25f : 1.0f;
+    scale = has("correction") || name.ends_with("gate.bias") ? 0.25f : 1.0f;
   } else if (!has("embed")) {
     const bool stack = name.ends_with("experts.gate_up_proj") || name.ends_with("experts.down_proj");
     const auto fan = static_cast<double>(stack ? shape[1] : shape.back());
@@ -126,12 +126,28 @@ inline std::vector<float> golden_last_norm(const DecoderGolden& golden, const st
   return out;
 }
 
+/// The table of experts that tests/loaders/logits.py gives a layer, I64 [vocabulary, top_k].
+inline TensorData golden_table(const std::string& name, int64_t vocabulary, int64_t top_k, int64_t experts) {
+  TensorData t{name, DType::kI64, {vocabulary, top_k}, {}};
+  for (int64_t i = 0; i < vocabulary * top_k; ++i) {
+    const auto expert = static_cast<uint8_t>((5 * (i / top_k) + 3 * (i % top_k)) % experts);
+    t.bytes.push_back(expert);
+    t.bytes.insert(t.bytes.end(), 7, 0);
+  }
+  return t;
+}
+
 /// The model as a directory, in BF16, with another config or other tensors where these are given.
 inline void write_decoder_checkpoint(const DecoderGolden& golden, const std::filesystem::path& directory,
                                      const std::string& config = {},
                                      const std::function<void(Tensors&)>& edit = nullptr) {
   Tensors tensors;
   for (const auto& [name, shape] : golden.tensors.items()) {
+    if (name.ends_with("tid2eid")) {
+      const int64_t experts = golden.config["n_routed_experts"].get<int64_t>();
+      tensors.push_back(golden_table(name, shape[0].get<int64_t>(), shape[1].get<int64_t>(), experts));
+      continue;
+    }
     TensorData t{name, DType::kBF16, {}, {}};
     for (const Json& n : shape) t.shape.push_back(n.get<int64_t>());
     for (const float w : golden_weights(name, t.shape, norms_add_one(golden))) {

@@ -87,8 +87,8 @@ TEST_CASE("compress brings a model nearer to itself than rounding, and its stati
   }
 }
 
-TEST_CASE("compress brings hybrids nearer to themselves than rounding, and is proven") {
-  for (const char* name : {"qwen3_next", "qwen3_5", "qwen3_5_moe-vision"}) {
+TEST_CASE("compress brings hybrids and DeepSeek-V4 nearer to themselves than rounding, and is proven") {
+  for (const char* name : {"qwen3_next", "qwen3_5", "qwen3_5_moe-vision", "deepseek_v4", "gemma3-linear"}) {
     CAPTURE(name);
     const CompressFiles files(name);
     const Outcome made = files.compress(
@@ -305,6 +305,7 @@ void check_kills(const char* name, int trials) {
 TEST_CASE("killed at random moments, compress ends with the same bytes once it is resumed") {
   check_kills("qwen3_moe", 12);
   check_kills("qwen3_next", 12);
+  check_kills("deepseek_v4", 8);
 }
 
 TEST_CASE("the same bytes for any number of threads, and what a dry run says of them") {

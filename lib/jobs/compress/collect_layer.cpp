@@ -93,11 +93,10 @@ void Compression::collect_head() {
   for (const TokenBatch& b : batches_) {
     check_interrupt();
     const auto see = [&](StreamOf model) {
-      std::vector<float> rows(b.rows * static_cast<size_t>(dense_.shape().hidden));
+      std::vector<float> rows(b.rows * static_cast<size_t>(dense_.shape().residual()));
       streams_->read(model, b.row, rows);
-      dense_.normalize(rows);
       SeenInputs seen({true});
-      seen.see_input(entry.group, rows, {});
+      seen.see_input(entry.group, dense_.normalize(rows), {});
       return seen;
     };
     const SeenInputs of_dense = see(StreamOf::kDense);
@@ -123,7 +122,7 @@ void Compression::collect_round(int64_t layer, const Round& round, double begin,
   std::vector<EntrySums> sums;
   for (size_t i = 0; i < entries.size(); ++i) sums.emplace_back(device_sums_.get());
   if (!entries.empty() || ends_half(round.back())) {
-    const auto width = static_cast<size_t>(dense_.shape().hidden);
+    const auto width = static_cast<size_t>(dense_.shape().residual());
     for (const TokenBatch& b : batches_) {
       std::vector<float> dense(b.rows * width), compressed;
       streams_->read(StreamOf::kDense, b.row, dense);
@@ -230,7 +229,7 @@ void Compression::solve_round(int64_t layer, const Round& round) {
 }
 
 void Compression::advance_compressed(int64_t layer, const Round& round) {
-  const auto width = static_cast<size_t>(dense_.shape().hidden);
+  const auto width = static_cast<size_t>(dense_.shape().residual());
   std::vector<float> rows;
   for (const TokenBatch& b : batches_) {
     rows.resize(b.rows * width);

@@ -180,7 +180,7 @@ uint64_t Compression::bytes_per_token() const {
   for (int64_t layer = 0; layer < dense_.shape().layers; ++layer) {
     uint64_t seen = 0;
     for (const InputGroup& g : dense_.input_groups(layer))
-      seen += g.expert < 0 ? static_cast<uint64_t>(g.k) : 0;
+      seen += g.expert < 0 ? static_cast<uint64_t>(g.k * g.inputs) : 0;
     const uint64_t routed =
         static_cast<uint64_t>(dense_.shape().top_k * std::max<int64_t>(0, dense_.shape().expert_width));
     widest = std::max(widest, seen + routed);
@@ -188,7 +188,7 @@ uint64_t Compression::bytes_per_token() const {
   // Memory for the inputs of both models, a copy of these while they are added up, and the streams before and
   // after the layer.
   return dense_.bytes_per_token() +
-         (4 * widest + 6 * static_cast<uint64_t>(dense_.shape().hidden)) * sizeof(float);
+         (4 * widest + 6 * static_cast<uint64_t>(dense_.shape().residual())) * sizeof(float);
 }
 
 CompressNeeds Compression::needs() const {
@@ -267,7 +267,7 @@ std::string Compression::hash_statistics(int64_t layer) const {
 }
 
 uint64_t Compression::bytes_of_streams() const {
-  return Streams::bytes(models(), static_cast<uint64_t>(tokens_), dense_.shape().hidden);
+  return Streams::bytes(models(), static_cast<uint64_t>(tokens_), dense_.shape().residual());
 }
 
 /// Throws Error unless a work folder belongs to this run and is unchanged.
@@ -313,7 +313,8 @@ void Compression::start(const fs::path& work) {
   }
   remove_solved(work, state_.layers);
   file_ = std::make_unique<WorkFile>(statistics_of(work), bytes);
-  streams_ = std::make_unique<Streams>(work, models(), static_cast<uint64_t>(tokens_), dense_.shape().hidden);
+  streams_ =
+      std::make_unique<Streams>(work, models(), static_cast<uint64_t>(tokens_), dense_.shape().residual());
   writer_.write_unfinished_header();
   for (int64_t layer = state_.layers; std::cmp_less(layer, entries_.size()); ++layer) {
     for (const LayerEntry& e : entries_[static_cast<size_t>(layer)])
@@ -323,7 +324,7 @@ void Compression::start(const fs::path& work) {
   const std::vector<int32_t> ids = join_windows(input_.windows);
   std::vector<float> rows;
   for (const TokenBatch& b : batches_) {
-    rows.resize(b.rows * static_cast<size_t>(dense_.shape().hidden));
+    rows.resize(b.rows * static_cast<size_t>(dense_.shape().residual()));
     dense_.embed(std::span(ids).subspan(b.row, b.rows), rows);
     streams_->write_first(b.row, rows);
   }

@@ -41,7 +41,8 @@ std::vector<SequencePart> parts_of(const TokenBatch& batch,
                                    const std::vector<std::vector<int32_t>>& windows) {
   std::vector<SequencePart> parts;
   for (size_t i = 0; i < batch.count; ++i)
-    parts.push_back({static_cast<int64_t>(windows[batch.first + i].size()), 0, nullptr});
+    parts.push_back(
+        {static_cast<int64_t>(windows[batch.first + i].size()), 0, nullptr, windows[batch.first + i].data()});
   return parts;
 }
 

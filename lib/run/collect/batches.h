@@ -18,7 +18,7 @@ struct TokenBatch {
 /// last `held_out` windows are in separate batches.
 std::vector<TokenBatch> batches_of(const std::vector<std::vector<int32_t>>& windows, int64_t held_out,
                                    uint64_t bytes_per_token);
-/// The windows of a batch as sequences for a model.
+/// The windows of a batch as sequences for a model. They refer to `windows`.
 std::vector<SequencePart> parts_of(const TokenBatch& batch, const std::vector<std::vector<int32_t>>& windows);
 /// The number of rows of the largest batch.
 size_t largest_batch(const std::vector<TokenBatch>& batches);

@@ -92,7 +92,8 @@ CollectPlan plan_collection(const Decoder& model, const CollectInput& input) {
   StatisticsWriter writer = plan_file(model, input);
   plan.entries = writer.entries();
   plan.file_bytes = writer.begin({}, {});
-  plan.peak_memory = sums * (input.held_out > 0 ? 2 : 1) + all * sizeof(float) * at(model.shape().hidden) +
+  plan.peak_memory = sums * (input.held_out > 0 ? 2 : 1) +
+                     all * sizeof(float) * at(model.shape().residual()) +
                      largest_batch(batches) * model.bytes_per_token() + model.fixed_bytes();
   plan.weights_read = bytes_of_weights(model) * batches.size();
   return plan;
@@ -115,11 +116,11 @@ void collect_statistics(const Decoder& model, const CollectInput& input, const s
                    [&](uint64_t offset, std::span<const uint8_t> bytes) { file.write(offset, bytes); }));
   const auto device = model.device() == Device::cuda ? std::make_unique<DeviceSums>() : nullptr;
   const std::vector<int32_t> tokens = join_windows(input.windows);
-  std::vector<float> hidden(tokens.size() * at(m.hidden));
+  std::vector<float> hidden(tokens.size() * at(m.residual()));
   model.embed(tokens, hidden);
   const std::vector<TokenBatch> batches = batches_of_input(model, input);
   const auto rows_of = [&](const TokenBatch& b) {
-    return std::span(hidden).subspan(b.row * at(m.hidden), b.rows * at(m.hidden));
+    return std::span(hidden).subspan(b.row * at(m.residual()), b.rows * at(m.residual()));
   };
   const auto write_all = [&](const std::vector<PlannedEntry>& entries, LayerSums& sums,
                              const std::string& prefix) {
@@ -145,8 +146,7 @@ void collect_statistics(const Decoder& model, const CollectInput& input, const s
     const std::vector<InputGroup> groups{*head};
     LayerSums sums(groups, device.get()), held_out(groups, device.get());
     for (const TokenBatch& b : batches) {
-      model.normalize(rows_of(b));
-      (b.held_out ? held_out : sums).see_input(0, rows_of(b), {});
+      (b.held_out ? held_out : sums).see_input(0, model.normalize(rows_of(b)), {});
     }
     write_all(entries_of(groups), sums, "");
     if (input.held_out > 0) write_all(entries_of(groups), held_out, kHeldOut);

@@ -35,7 +35,12 @@ void clip(std::vector<float>& x, double limit) {
 class AttentionBlock {
  public:
   AttentionBlock(const DecoderState& state, int64_t layer, int64_t tokens, const HalfRun& run)
-      : s_(state), a_(state.shape.attention), w_(state.layers[at(layer)].attention), m_(tokens), run_(run) {}
+      : s_(state),
+        a_(state.shape.attention),
+        w_(state.layers[at(layer)].attention),
+        windowed_(state.shape.windows[at(layer)] > 0),
+        m_(tokens),
+        run_(run) {}
 
   /// The heads of the input [tokens, H], before rotation. Nothing if the run ends before they are complete.
   std::optional<Heads> project(const std::vector<float>& x) const {
@@ -46,7 +51,8 @@ class AttentionBlock {
   }
 
   void rotate(Heads& heads, std::span<const SequencePart> batch) const {
-    const cpu::Rotary rotary{a_.frequencies, a_.amplitude, a_.interleaved};
+    const bool is_own = windowed_ && !a_.window_frequencies.empty();
+    const cpu::Rotary rotary{is_own ? a_.window_frequencies : a_.frequencies, a_.amplitude, a_.interleaved};
     int64_t row = 0;
     for (const SequencePart& part : batch) {
       const int64_t q = a_.heads * a_.head_size, k = a_.kv_heads * a_.head_size;
@@ -121,6 +127,7 @@ class AttentionBlock {
   const DecoderState& s_;
   const AttentionShape& a_;
   const AttentionWeights& w_;
+  bool windowed_;
   int64_t m_;
   const HalfRun& run_;
 };
@@ -135,13 +142,13 @@ const float* append(std::vector<float>& cache, const float* rows, int64_t begin,
 
 }  // namespace
 
-void run_attention(const DecoderState& s, int64_t layer, std::span<const SequencePart> batch,
-                   std::span<float> hidden, const HalfRun& run) {
+void run_attention(const DecoderState& s, int64_t layer, std::span<const SequencePart> batch, HalfRows rows,
+                   const HalfRun& run) {
   const AttentionShape& a = s.shape.attention;
   const AttentionWeights& w = s.layers[at(layer)].attention;
-  const auto m = static_cast<int64_t>(hidden.size()) / s.shape.hidden;
-  std::vector<float> x(hidden.size());
-  cpu::rms_norm(hidden.data(), m, s.weights.read(w.norm), s.shape.epsilon, x.data());
+  const auto m = static_cast<int64_t>(rows.in.size()) / s.shape.hidden;
+  std::vector<float> x(rows.in.size());
+  cpu::rms_norm(rows.in.data(), m, s.weights.read(w.norm), s.shape.epsilon, x.data());
   const AttentionBlock block(s, layer, m, run);
   std::optional<Heads> projected = block.project(x);
   if (!projected) return;
@@ -178,7 +185,8 @@ void run_attention(const DecoderState& s, int64_t layer, std::span<const Sequenc
   if (run.watcher != nullptr) run.watcher->see_input(w.output_group, mixed, {});
   if (run.last == LayerStage::kAttentionOutput) return;
   s.weights.multiply(w.o, mixed.data(), m, x.data());
-  for (size_t i = 0; i < x.size(); ++i) hidden[i] += x[i];
+  if (w.norm_behind) cpu::rms_norm(x.data(), m, s.weights.read(w.norm_behind), s.shape.epsilon, x.data());
+  for (size_t i = 0; i < x.size(); ++i) rows.out[i] += x[i];
 }
 
 }  // namespace twofour

@@ -26,6 +26,7 @@ class LayerBinder {
   LayerWeights bind() {
     LayerWeights w;
     w.attention.norm = norm("input_layernorm");
+    if (s_.shape.has_norms_behind) w.attention.norm_behind = norm("post_attention_layernorm");
     if (s_.shape.mixers[static_cast<size_t>(layer_)] == Mixer::kDelta) {
       bind_delta(w.delta);
       group_delta(w.delta, w.groups);
@@ -34,7 +35,7 @@ class LayerBinder {
       group_attention(w.attention, w.groups);
     }
     bind_feed_forward(w.feed_forward);
-    group_feed_forward(w.feed_forward, w.groups);
+    group_feed_forward(s_, prefix_, w.feed_forward, w.groups);
     return w;
   }
 
@@ -113,13 +114,15 @@ class LayerBinder {
   }
 
   void bind_feed_forward(FeedForwardWeights& f) {
-    f.norm = norm("post_attention_layernorm");
+    const bool behind = s_.shape.has_norms_behind;
+    f.norm = norm(behind ? "pre_feedforward_layernorm" : "post_attention_layernorm");
+    if (behind) f.norm_behind = norm("post_feedforward_layernorm");
     if (!s_.shape.sparse[static_cast<size_t>(layer_)]) {
       f.mlp = mlp("mlp");
       return;
     }
     bind_router(f);
-    bind_experts(f);
+    bind_experts(s_, prefix_, has_row("mlp.experts.down_proj_bias"), f);
     if (s_.shape.shared_width > 0) {
       f.mlp = mlp(has_row("mlp.shared_expert.gate_proj") ? "mlp.shared_expert" : "mlp.shared_experts");
     }
@@ -134,77 +137,23 @@ class LayerBinder {
     }
     const Parameter p = expected(first);
     f.router = s_.weights.matrix(prefix_ + first, s_.shape.experts, s_.shape.hidden, p.has_bias);
-    if (const char* correction = find_family_router(s_.shape.family)->correction; correction != nullptr)
-      f.correction = s_.weights.vector(fmt::format("{}mlp.{}", prefix_, correction), s_.shape.experts);
-  }
-  void bind_experts(FeedForwardWeights& f) {
-    const std::string block = s_.weights.expert_block(prefix_);
-    if (block.empty())
-      throw Error(
-          fmt::format("{}: expected experts in {}, found none", s_.checkpoint.path().string(), prefix_));
-    const int64_t h = s_.shape.hidden, i = s_.shape.expert_width;
-    const bool biased = has_row("mlp.experts.down_proj_bias");
-    for (int64_t e = 0; e < s_.shape.experts; ++e) {
-      const auto of = [&](const char* name, int64_t n, int64_t k) {
-        return s_.weights.matrix(fmt::format("{}.{}.{}", block, e, name), n, k, biased);
-      };
-      f.experts.push_back({of("gate_proj", i, h), of("up_proj", i, h), of("down_proj", h, i)});
+    if (const char* correction = find_family_router(s_.shape.family)->correction; correction != nullptr) {
+      const std::string of_block = fmt::format("{}block_sparse_moe.{}", prefix_, correction);
+      f.correction = s_.weights.vector(
+          s_.weights.has_tensor(of_block) ? of_block : fmt::format("{}mlp.{}", prefix_, correction),
+          s_.shape.experts);
     }
-    if (s_.weights.has(fmt::format("{}.{}.gate_proj", block, s_.shape.experts)))
-      throw Error(fmt::format("{}: expected {} experts (config.json), found more", block, s_.shape.experts));
-  }
-
-  /// Adds a group with those of the given matrices that exist.
-  size_t add_group(std::vector<InputGroup>& groups, LayerStage stage,
-                   std::initializer_list<const ModelMatrix*> matrices, bool adds = false) const {
-    InputGroup group;
-    group.stage = stage;
-    group.adds = adds;
-    for (const ModelMatrix* m : matrices) {
-      if (!*m) continue;
-      group.linears.push_back(m->name);
-      group.k = m->k;
-      s_.linears.emplace(m->name, *m);
-    }
-    groups.push_back(std::move(group));
-    return groups.size() - 1;
   }
   void group_delta(DeltaWeights& d, std::vector<InputGroup>& groups) const {
     d.input_group =
-        add_group(groups, LayerStage::kAttentionInput, {&d.qkvz, &d.ba, &d.qkv, &d.z, &d.b, &d.a});
-    d.output_group = add_group(groups, LayerStage::kAttentionOutput, {&d.out}, true);
+        add_group(s_, groups, LayerStage::kAttentionInput, {&d.qkvz, &d.ba, &d.qkv, &d.z, &d.b, &d.a});
+    d.output_group = add_group(s_, groups, LayerStage::kAttentionOutput, {&d.out}, true);
   }
   void group_attention(AttentionWeights& a, std::vector<InputGroup>& groups) const {
-    a.input_group = add_group(groups, LayerStage::kAttentionInput, {&a.q, &a.q_a, &a.k, &a.v, &a.kv_a});
-    if (a.q_b) a.q_group = add_group(groups, LayerStage::kLatent, {&a.q_b});
-    if (a.kv_b) a.latent_group = add_group(groups, LayerStage::kLatent, {&a.kv_b});
-    a.output_group = add_group(groups, LayerStage::kAttentionOutput, {&a.o}, true);
-  }
-  void group_feed_forward(FeedForwardWeights& f, std::vector<InputGroup>& groups) const {
-    f.input_group =
-        add_group(groups, LayerStage::kFeedForwardInput, {&f.router, &f.mlp.gate, &f.mlp.up, &f.shared_gate});
-    if (f.mlp.down) f.down_group = add_group(groups, LayerStage::kDown, {&f.mlp.down}, !f.shared_gate);
-    if (f.experts.empty()) return;
-    InputGroup all;
-    all.k = s_.shape.hidden;
-    all.stage = LayerStage::kFeedForwardInput;
-    all.times = s_.shape.top_k;
-    all.block = s_.weights.expert_block(prefix_);
-    for (const MlpWeights& e : f.experts) {
-      for (const ModelMatrix* m : {&e.gate, &e.up}) {
-        all.linears.push_back(m->name);
-        s_.linears.emplace(m->name, *m);
-      }
-    }
-    f.expert_group = groups.size();
-    f.first_expert = groups.size() + 1;
-    const std::string block = all.block;
-    groups.push_back(std::move(all));
-    for (size_t e = 0; e < f.experts.size(); ++e) {
-      const size_t group = add_group(groups, LayerStage::kDown, {&f.experts[e].down});
-      groups[group].expert = static_cast<int64_t>(e);
-      groups[group].block = block;
-    }
+    a.input_group = add_group(s_, groups, LayerStage::kAttentionInput, {&a.q, &a.q_a, &a.k, &a.v, &a.kv_a});
+    if (a.q_b) a.q_group = add_group(s_, groups, LayerStage::kLatent, {&a.q_b});
+    if (a.kv_b) a.latent_group = add_group(s_, groups, LayerStage::kLatent, {&a.kv_b});
+    a.output_group = add_group(s_, groups, LayerStage::kAttentionOutput, {&a.o}, true);
   }
 
   DecoderState& s_;
@@ -230,8 +179,8 @@ void check_tied_head(DecoderState& s) {
     w.read_rows(s.embedding, row, end, embedded);
     if (std::memcmp(own.data(), embedded.data(), own.size() * sizeof(float)) == 0) continue;
     throw Error(fmt::format(
-        "{}: tie_word_embeddings: expected false, because lm_head and the embedding differ, found true",
-        (s.checkpoint.path() / "config.json").string()));
+        "{}: tie_word_embeddings: expected false, because {} and the embedding differ, found true",
+        (s.checkpoint.path() / "config.json").string(), name.substr(name.rfind('.') + 1)));
   }
 }
 
@@ -239,7 +188,7 @@ void check_tied_head(DecoderState& s) {
 
 void bind_weights(DecoderState& s, const FamilySizes& sizes) {
   const std::string& prefix = s.weights.prefix();
-  s.embedding = s.weights.table(prefix + "embed_tokens", s.shape.vocabulary, s.shape.hidden);
+  s.embedding = s.weights.table(s.weights.embedding_name(), s.shape.vocabulary, s.shape.hidden);
   s.norm = s.weights.vector(prefix + "norm.weight", s.shape.hidden);
   s.norm.plus = s.shape.norms_add_one ? 1.0f : 0.0f;
   s.head = s.embedding;
@@ -250,8 +199,11 @@ void bind_weights(DecoderState& s, const FamilySizes& sizes) {
     stored.n = stored.module->n;
     s.linears.emplace(stored.name, stored);
   }
-  for (int64_t layer = 0; layer < s.shape.layers; ++layer)
-    s.layers.push_back(LayerBinder(s, sizes, layer).bind());
+  for (int64_t layer = 0; layer < s.shape.layers; ++layer) {
+    const bool is_compressed = s.shape.mixers[at(layer)] == Mixer::kCompressed;
+    s.layers.push_back(is_compressed ? bind_compressed_layer(s, layer) : LayerBinder(s, sizes, layer).bind());
+  }
+  if (s.shape.streams.are_mixed()) bind_compressed_head(s);
   s.weights.refuse_unused(s.shape.layers);
 }
 

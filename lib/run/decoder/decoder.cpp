@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "formats/atom.h"
 #include "formats/error.h"
 #include "kernels/device/check.h"
 #include "kernels/device/isa.h"
@@ -56,7 +57,13 @@ Decoder::Decoder(Decoder&&) noexcept = default;
 Decoder& Decoder::operator=(Decoder&&) noexcept = default;
 Decoder::~Decoder() = default;
 
-void Decoder::use_cuda(uint64_t memory) { device_ = std::make_unique<DeviceRun>(*state_, memory); }
+void Decoder::use_cuda(uint64_t memory) {
+  if (!state_->shape.runs_on_cuda())
+    throw Error(
+        fmt::format("{}: model_type: expected a family that runs on CUDA, found {}, which runs on the CPU",
+                    (state_->checkpoint.path() / "config.json").string(), state_->shape.family));
+  device_ = std::make_unique<DeviceRun>(*state_, memory);
+}
 Device Decoder::device() const { return device_ ? Device::cuda : Device::cpu; }
 uint64_t Decoder::device_bytes_of_token() const { return device_ ? device_->weights().bytes_of_token() : 0; }
 uint64_t Decoder::device_weight_bytes() const { return device_ ? device_->weights().bytes() : 0; }
@@ -73,40 +80,78 @@ uint64_t Decoder::bytes_per_token() const {
       (a.has_gate ? 2 * a.heads * a.head_size : 0);
   // Linear attention: projections before and behind their order; what is read, and its norm.
   const DeltaShape& d = m.delta;
-  const int64_t heads = std::max(attention, 2 * d.channels() + 3 * d.values() + 4 * d.value_heads);
+  // Compressed entries: projections, outputs in two steps, and the scores of the index.
+  const CompressedShape& c = m.compressed;
+  const int64_t compressed = c.ratios.empty()
+                                 ? 0
+                                 : a.q_rank + 2 * a.heads * a.head_size + 6 * a.head_size +
+                                       2 * c.groups * c.rank + a.heads * a.head_size / c.groups +
+                                       c.index_heads * (c.index_size + 1) + 6 * c.index_size + c.chosen;
+  const int64_t heads =
+      std::max({attention, compressed, 2 * d.channels() + 3 * d.values() + 4 * d.value_heads});
+  // Mixed streams: a half's input and output, and the mix.
+  const int64_t n = m.streams.count, streams = m.streams.are_mixed() ? 2 * m.hidden + 2 * n * (n + 2) : 0;
   const int64_t mlp = 2 * std::max(m.width, m.shared_width);
   const int64_t experts = m.experts > 0 ? m.experts + m.top_k * (2 * m.hidden + 2 * m.expert_width) : 0;
-  return sizeof(float) * static_cast<uint64_t>(2 * m.hidden + std::max(heads, mlp + experts));
+  return sizeof(float) * static_cast<uint64_t>(2 * m.hidden + streams + std::max(heads, mlp + experts));
 }
 
 uint64_t Decoder::fixed_bytes() const {
   const DeltaShape& d = state_->shape.delta;
+  // A sequence without a cache has the state of one layer at a time. Windows of compressed entries are
+  // counted with the tokens.
   const auto one_state = static_cast<uint64_t>(d.window() + d.recurrent());
-  return ModelWeights::kChunkBytes + (uint64_t{64} << 20) + sizeof(float) * one_state;
+  const ModelShape& m = state_->shape;
+  const int64_t n = m.streams.count, mixer = m.streams.are_mixed() ? n * (n + 2) * m.residual() : 0;
+  return ModelWeights::kChunkBytes + (uint64_t{64} << 20) +
+         sizeof(float) * (one_state + static_cast<uint64_t>(mixer));
 }
 
 uint64_t Decoder::cache_bytes_per_token() const {
   const AttentionShape& a = state_->shape.attention;
   const auto& mixers = state_->shape.mixers;
   const auto layers = std::count(mixers.begin(), mixers.end(), Mixer::kAttention);
-  return sizeof(float) * static_cast<uint64_t>(layers * a.kv_heads * (a.head_size + a.value_size));
+  int64_t numbers = layers * a.kv_heads * (a.head_size + a.value_size);
+  // An entry, and where entries overlap a key of the index, for every `ratio` tokens
+  const CompressedShape& c = state_->shape.compressed;
+  for (const int64_t ratio : c.ratios) {
+    if (ratio > 0) numbers += ceil_div(a.head_size + (c.overlaps(ratio) ? c.index_size : 0), ratio);
+  }
+  return sizeof(float) * static_cast<uint64_t>(numbers);
 }
 
 uint64_t Decoder::state_bytes() const {
   const DeltaShape& d = state_->shape.delta;
   const auto& mixers = state_->shape.mixers;
   const auto layers = std::count(mixers.begin(), mixers.end(), Mixer::kDelta);
-  return sizeof(float) * static_cast<uint64_t>(layers * (d.window() + d.recurrent()));
+  int64_t numbers = layers * (d.window() + d.recurrent());
+  // The window, and values and gates of the tokens that have no entry yet, or that overlap
+  const CompressedShape& c = state_->shape.compressed;
+  for (const int64_t ratio : c.ratios) {
+    const int64_t size = state_->shape.attention.head_size;
+    numbers += (c.window - 1) * size;
+    numbers += c.overlaps(ratio) ? (2 * ratio - 1) * 4 * (size + c.index_size)
+               : ratio > 0       ? (ratio - 1) * 2 * size
+                                 : 0;
+  }
+  return sizeof(float) * static_cast<uint64_t>(numbers);
 }
 
 void Decoder::embed(std::span<const int32_t> tokens, std::span<float> hidden) const {
-  const int64_t h = state_->shape.hidden;
-  check(hidden.size() == tokens.size() * static_cast<size_t>(h), "memory for the rows");
+  const int64_t h = state_->shape.hidden, all = state_->shape.residual();
+  check(hidden.size() == tokens.size() * static_cast<size_t>(all), "memory for the rows");
   check_tokens(tokens);
   ModelWeights::Worker worker = state_->weights.make_worker();
   for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto row = hidden.subspan(i * static_cast<size_t>(all), static_cast<size_t>(all));
     read_stored_rows(worker.reader, *state_->embedding.module, state_->embedding.place, tokens[i],
-                     tokens[i] + 1, hidden.subspan(i * static_cast<size_t>(h), static_cast<size_t>(h)));
+                     tokens[i] + 1, row.first(static_cast<size_t>(h)));
+    if (state_->shape.embedding_scale != 1) {
+      for (float& v : row.first(static_cast<size_t>(h)))
+        v *= static_cast<float>(state_->shape.embedding_scale);
+    }
+    for (int64_t stream = 1; stream < state_->shape.streams.count; ++stream)
+      std::copy_n(row.begin(), h, row.begin() + stream * h);
   }
 }
 
@@ -124,7 +169,7 @@ void Decoder::run_layer(int64_t layer, std::span<const SequencePart> batch, std:
   check_interrupt();
   int64_t tokens = 0;
   for (const SequencePart& part : batch) tokens += part.count;
-  check(hidden.size() == static_cast<size_t>(tokens * state_->shape.hidden), "the tokens of the batch");
+  check(hidden.size() == static_cast<size_t>(tokens * state_->shape.residual()), "the tokens of the batch");
   run_half(layer, LayerHalf::kAttention, batch, hidden, {.watcher = watcher});
   run_half(layer, LayerHalf::kFeedForward, batch, hidden, {.watcher = watcher});
 }
@@ -138,9 +183,7 @@ void Decoder::run_half(int64_t layer, LayerHalf half, std::span<const SequencePa
   check_interrupt();
   check(!run.last || half_of(*run.last) == half, "a stage of the half");
   if (device_) return device_->run_half(layer, half, batch, hidden, run);
-  if (half == LayerHalf::kFeedForward) return run_feed_forward(*state_, layer, hidden, run);
-  const bool is_linear = state_->shape.mixers[at(layer)] == Mixer::kDelta;
-  (is_linear ? run_delta : run_attention)(*state_, layer, batch, hidden, run);
+  run_half_on_cpu(*state_, layer, half, batch, hidden, run);
 }
 
 void Decoder::replace_weights(Checkpoint weights) {
@@ -168,19 +211,19 @@ std::optional<InputGroup> Decoder::head_group() const {
   return InputGroup{.linears = {state_->head.name}, .k = state_->shape.hidden};
 }
 
-void Decoder::normalize(std::span<float> hidden) const {
-  const auto m = static_cast<int64_t>(hidden.size()) / state_->shape.hidden;
-  cpu::rms_norm(hidden.data(), m, state_->weights.read(state_->norm), state_->shape.epsilon, hidden.data());
+std::vector<float> Decoder::normalize(std::span<const float> hidden) const {
+  std::vector<float> x = read_head_stream(*state_, hidden);
+  const auto m = static_cast<int64_t>(x.size()) / state_->shape.hidden;
+  cpu::rms_norm(x.data(), m, state_->weights.read(state_->norm), state_->shape.epsilon, x.data());
+  return x;
 }
 
 void Decoder::run_head(std::span<const float> hidden, std::span<float> logits) const {
   check_interrupt();
-  const auto m = static_cast<int64_t>(hidden.size()) / state_->shape.hidden;
+  const auto m = static_cast<int64_t>(hidden.size()) / state_->shape.residual();
   check(logits.size() == static_cast<size_t>(m * state_->shape.vocabulary), "memory for the logits");
   if (device_) return device_->run_head(hidden, logits);
-  std::vector<float> x(hidden.size());
-  cpu::rms_norm(hidden.data(), m, state_->weights.read(state_->norm), state_->shape.epsilon, x.data());
-  state_->weights.multiply(state_->head, x.data(), m, logits.data());
+  state_->weights.multiply(state_->head, normalize(hidden).data(), m, logits.data());
 }
 
 DecoderSequence::DecoderSequence(const Decoder& decoder)
@@ -214,17 +257,18 @@ std::vector<float> DecoderSequence::append(std::span<const int32_t> tokens, bool
     size_ += count;
     return logits;
   }
-  std::vector<float> hidden(tokens.size() * static_cast<size_t>(m.hidden));
+  const auto width = static_cast<size_t>(m.residual());
+  std::vector<float> hidden(tokens.size() * width);
   decoder_.embed(tokens, hidden);
   for (int64_t layer = 0; layer < m.layers; ++layer) {
-    const SequencePart part{count, size_, &layers_[static_cast<size_t>(layer)]};
+    const SequencePart part{count, size_, &layers_[static_cast<size_t>(layer)], tokens.data()};
     decoder_.run_layer(layer, {&part, 1}, hidden);
   }
   size_ += count;
   std::span<const float> wanted(hidden);
-  if (!all) wanted = wanted.last(static_cast<size_t>(m.hidden));
+  if (!all) wanted = wanted.last(width);
   const auto vocabulary = static_cast<size_t>(m.vocabulary);
-  std::vector<float> logits(wanted.size() / static_cast<size_t>(m.hidden) * vocabulary);
+  std::vector<float> logits(wanted.size() / width * vocabulary);
   decoder_.run_head(wanted, logits);
   last_.assign(logits.end() - static_cast<int64_t>(vocabulary), logits.end());
   return logits;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/attention/compressed_attention.h"
 #include "kernels/device/device.h"
 #include "lib/source/checkpoint/checkpoint.h"
 #include "lib/source/model/model_shape.h"
@@ -17,6 +18,10 @@ namespace twofour {
 struct LayerCache {
   std::vector<float> keys, values;       ///< of a layer with attention
   std::vector<float> window, recurrent;  ///< of a layer with linear attention, see DeltaShape
+  /// Of a layer with compressed entries, whose window is in `keys`: the entries, keys of the index, and the
+  /// tokens that have no entry yet.
+  std::vector<float> entries, index_keys;
+  cpu::CompressorState compressor, index_compressor;
 };
 
 /// Consecutive tokens of one sequence in a batch.
@@ -26,10 +31,12 @@ struct SequencePart {
   /// The cache of the layer that runs. It has the tokens before `begin`, and the layer adds these tokens to
   /// it. nullptr: no cache.
   LayerCache* cache = nullptr;
+  /// The tokens' ids, for layers that choose experts by a table of tokens. nullptr: the model has none.
+  const int32_t* ids = nullptr;
 };
 
 /// Stages of a layer. The inputs of the linears of a stage depend only on linears of earlier stages.
-enum class LayerStage { kAttentionInput, kLatent, kAttentionOutput, kFeedForwardInput, kDown };
+enum class LayerStage { kAttentionInput, kLatent, kMixedHeads, kAttentionOutput, kFeedForwardInput, kDown };
 enum class LayerHalf { kAttention, kFeedForward };
 LayerHalf half_of(LayerStage stage);
 
@@ -42,6 +49,7 @@ struct InputGroup {
                            ///< unchanged
   int64_t times = 1;       ///< number of experts whose linears see each token
   int64_t expert = -1;     ///< the expert that all of these linears belong to; -1: no expert or all experts
+  int64_t inputs = 1;      ///< inputs of each token, one for each block of rows of the linears
   std::string block = {};  ///< for experts: name of their block, as "model.layers.0.mlp.experts"
 };
 
@@ -110,13 +118,13 @@ class Decoder {
   uint64_t cache_bytes_per_token() const;
   uint64_t state_bytes() const;
 
-  /// Reads rows of the embedding into `hidden` [tokens, H]. Throws Error on a token outside of the
-  /// vocabulary.
+  /// Reads rows of the embedding into `hidden` [tokens, R]. R is ModelShape::residual(). Throws Error on a
+  /// token outside of the vocabulary.
   void embed(std::span<const int32_t> tokens, std::span<float> hidden) const;
-  /// Runs a layer on `hidden` [tokens, H] in place. `watcher` may be nullptr.
+  /// Runs a layer on `hidden` [tokens, R] in place. `watcher` may be nullptr.
   void run_layer(int64_t layer, std::span<const SequencePart> batch, std::span<float> hidden,
                  LayerWatcher* watcher = nullptr) const;
-  /// Runs half a layer on `hidden` [tokens, H].
+  /// Runs half a layer on `hidden` [tokens, R].
   void run_half(int64_t layer, LayerHalf half, std::span<const SequencePart> batch, std::span<float> hidden,
                 const HalfRun& run) const;
   /// From now on matrices of `weights` replace the model's matrices with the same names, sizes and experts.
@@ -131,9 +139,9 @@ class Decoder {
   const std::vector<InputGroup>& input_groups(int64_t layer) const;
   /// The head, if it is a separate linear and not the embedding.
   std::optional<InputGroup> head_group() const;
-  /// Computes the input of the head: applies the last norm to `hidden` [tokens, H] in place.
-  void normalize(std::span<float> hidden) const;
-  /// Runs the head on `hidden`, which is the result of normalize(). `logits` is [tokens, vocabulary].
+  /// Computes the inputs [tokens, H] of the head: the last norm of `hidden`.
+  std::vector<float> normalize(std::span<const float> hidden) const;
+  /// Runs the last norm and the head on `hidden`. `logits` is [tokens, vocabulary].
   void run_head(std::span<const float> hidden, std::span<float> logits) const;
 
  private:

@@ -119,13 +119,13 @@ void clear(const DeltaShape& d, LayerCache& cache) {
 
 }  // namespace
 
-void run_delta(const DecoderState& s, int64_t layer, std::span<const SequencePart> batch,
-               std::span<float> hidden, const HalfRun& run) {
+void run_delta(const DecoderState& s, int64_t layer, std::span<const SequencePart> batch, HalfRows rows,
+               const HalfRun& run) {
   const DeltaShape& d = s.shape.delta;
   const LayerWeights& w = s.layers[at(layer)];
-  const auto m = static_cast<int64_t>(hidden.size()) / s.shape.hidden;
-  std::vector<float> x(hidden.size());
-  cpu::rms_norm(hidden.data(), m, s.weights.read(w.attention.norm), s.shape.epsilon, x.data());
+  const auto m = static_cast<int64_t>(rows.in.size()) / s.shape.hidden;
+  std::vector<float> x(rows.in.size());
+  cpu::rms_norm(rows.in.data(), m, s.weights.read(w.attention.norm), s.shape.epsilon, x.data());
   if (run.watcher != nullptr) run.watcher->see_input(w.delta.input_group, x, {});
   if (run.last == LayerStage::kAttentionInput || run.last == LayerStage::kLatent) return;
 
@@ -146,7 +146,7 @@ void run_delta(const DecoderState& s, int64_t layer, std::span<const SequencePar
   if (run.watcher != nullptr) run.watcher->see_input(w.delta.output_group, gated, {});
   if (run.last == LayerStage::kAttentionOutput) return;
   s.weights.multiply(w.delta.out, gated.data(), m, x.data());
-  for (size_t i = 0; i < x.size(); ++i) hidden[i] += x[i];
+  for (size_t i = 0; i < x.size(); ++i) rows.out[i] += x[i];
 }
 
 }  // namespace twofour

@@ -14,8 +14,8 @@ void DeviceRun::run_half(int64_t layer, LayerHalf half, std::span<const Sequence
   const DeviceLayer& w = weights_.layer(layer);
   const bool is_looked_into = run.watcher != nullptr || run.last || run.chosen != nullptr;
   if (half == LayerHalf::kFeedForward && is_looked_into && (w.mlp.block || w.experts.block))
-    return twofour::run_feed_forward(state_, layer, hidden, run);  // a layout does not show the inputs of
-                                                                   // down
+    return twofour::run_feed_forward(state_, layer, batch, {hidden, hidden}, run);  // a layout does not show
+                                                                                    // the inputs of down
   const auto m = static_cast<int64_t>(hidden.size()) / state_.shape.hidden;
   float* rows = hidden_.of<float>(static_cast<int64_t>(hidden.size()));
   cuda::copy_to_device(hidden.data(), rows, hidden.size_bytes(), stream_);

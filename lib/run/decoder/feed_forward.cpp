@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "formats/error.h"
+#include "kernels/device/check.h"
 #include "kernels/device/isa.h"
 #include "kernels/floats/float_ops.h"
 #include "lib/base/threads/parallel.h"
@@ -20,6 +21,14 @@ void apply_gate(const GateShape& g, float* gate, float* up, int64_t count) {
       gate[i] = std::min(gate[i], g.limit);
       up[i] = std::clamp(up[i], -g.limit, g.limit);
     }
+  }
+  if (g.is_gelu) {
+    constexpr float kRoot = 0.7978845608f;  // the root of 2 / pi
+    for (int64_t i = 0; i < count; ++i) {
+      const float x = gate[i], inner = kRoot * (x + 0.044715f * x * x * x);
+      gate[i] = 0.5f * x * (1.0f + std::tanh(inner)) * up[i];
+    }
+    return;
   }
   float_ops(best_isa()).gate_units(gate, up, count, g.slope, g.offset);
 }
@@ -96,8 +105,29 @@ double sum_of_norms(const float* results, const std::vector<Routed>& rows, int64
 /// experts.
 constexpr size_t kExpertsAtOnce = 32;
 
+/// The experts of each token by the table of a layer.
+std::vector<int32_t> look_up(const DecoderState& s, const FeedForwardWeights& f,
+                             std::span<const SequencePart> batch) {
+  std::vector<int32_t> experts;
+  for (const SequencePart& part : batch) {
+    check(part.ids != nullptr, "the ids of the tokens");
+    for (int64_t i = 0; i < part.count; ++i) {
+      const int64_t first = part.ids[i] * s.shape.top_k;
+      for (const int64_t e : s.weights.read_numbers(*f.table, first, s.shape.top_k)) {
+        if (e < 0 || e >= s.shape.experts) {
+          throw Error(fmt::format("{}: token {}: expected experts 0 to {}, found {}",
+                                  s.checkpoint.where(*f.table), part.ids[i], s.shape.experts - 1, e));
+        }
+        experts.push_back(static_cast<int32_t>(e));
+      }
+    }
+  }
+  return experts;
+}
+
 /// The experts that the router of a layer chooses for each token.
-ExpertChoice route(const DecoderState& s, const FeedForwardWeights& f, const float* x, int64_t m) {
+ExpertChoice route(const DecoderState& s, const FeedForwardWeights& f, std::span<const SequencePart> batch,
+                   const float* x, int64_t m) {
   std::vector<float> logits(at(m * s.shape.experts)), correction;
   s.weights.multiply(f.router, x, m, logits.data());
   for (size_t i = 0; i < logits.size(); ++i) {
@@ -106,13 +136,15 @@ ExpertChoice route(const DecoderState& s, const FeedForwardWeights& f, const flo
                               static_cast<int64_t>(i) / s.shape.experts, logits[i]));
     }
   }
+  if (f.table)
+    return cpu::weigh_experts(s.shape.router, logits, s.shape.experts, s.shape.top_k, look_up(s, f, batch));
   if (f.correction) correction = s.weights.read(f.correction);
   return cpu::choose_experts(s.shape.router, logits, s.shape.experts, s.shape.top_k, correction);
 }
 
-void run_experts(const DecoderState& s, const FeedForwardWeights& f, const float* x, int64_t m,
-                 const HalfRun& run, std::vector<float>& out) {
-  const ExpertChoice chosen = run.given != nullptr ? *run.given : route(s, f, x, m);
+void run_experts(const DecoderState& s, const FeedForwardWeights& f, std::span<const SequencePart> batch,
+                 const float* x, int64_t m, const HalfRun& run, std::vector<float>& out) {
+  const ExpertChoice chosen = run.given != nullptr ? *run.given : route(s, f, batch, x, m);
   if (run.chosen != nullptr) *run.chosen = chosen;
   std::vector<std::vector<Routed>> rows(f.experts.size());
   for (size_t i = 0; i < chosen.ids.size(); ++i) {
@@ -139,6 +171,8 @@ void run_experts(const DecoderState& s, const FeedForwardWeights& f, const float
       if (run.watcher != nullptr)
         run.watcher->see_expert(static_cast<int64_t>(used[first + i]),
                                 sum_of_norms(from, rows[used[first + i]], s.shape.hidden));
+      // The weight comes behind down, as in transformers. DeepSeek multiplies down's input by it, which is
+      // the same but for rounding, and would give down inputs that depend on the router.
       for (const Routed& row : rows[used[first + i]]) {
         float* to = out.data() + row.token * s.shape.hidden;
         for (int64_t j = 0; j < s.shape.hidden; ++j) to[j] += row.weight * from[j];
@@ -150,11 +184,12 @@ void run_experts(const DecoderState& s, const FeedForwardWeights& f, const float
 
 }  // namespace
 
-void run_feed_forward(const DecoderState& s, int64_t layer, std::span<float> hidden, const HalfRun& run) {
+void run_feed_forward(const DecoderState& s, int64_t layer, std::span<const SequencePart> batch,
+                      HalfRows rows, const HalfRun& run) {
   const FeedForwardWeights& f = s.layers[at(layer)].feed_forward;
-  const int64_t h = s.shape.hidden, m = static_cast<int64_t>(hidden.size()) / h;
-  std::vector<float> x(hidden.size());
-  cpu::rms_norm(hidden.data(), m, s.weights.read(f.norm), s.shape.epsilon, x.data());
+  const int64_t h = s.shape.hidden, m = static_cast<int64_t>(rows.in.size()) / h;
+  std::vector<float> x(rows.in.size());
+  cpu::rms_norm(rows.in.data(), m, s.weights.read(f.norm), s.shape.epsilon, x.data());
   if (run.watcher != nullptr) {
     run.watcher->see_input(f.input_group, x, {});
     if (!f.experts.empty()) run.watcher->see_input(f.expert_group, x, {});
@@ -164,7 +199,7 @@ void run_feed_forward(const DecoderState& s, int64_t layer, std::span<float> hid
   if (f.mlp.gate) {
     out = run_mlp(s, f.mlp, x.data(), m, f.down_group, run);
   } else {
-    out.assign(hidden.size(), 0.0f);
+    out.assign(rows.in.size(), 0.0f);
   }
   if (f.shared_gate && !run.last) {
     std::vector<float> gates(at(m));
@@ -174,9 +209,10 @@ void run_feed_forward(const DecoderState& s, int64_t layer, std::span<float> hid
       for (int64_t j = 0; j < h; ++j) out[at(i * h + j)] *= gate;
     }
   }
-  if (!f.experts.empty()) run_experts(s, f, x.data(), m, run, out);
+  if (!f.experts.empty()) run_experts(s, f, batch, x.data(), m, run, out);
   if (run.last) return;
-  for (size_t i = 0; i < out.size(); ++i) hidden[i] += out[i];
+  if (f.norm_behind) cpu::rms_norm(out.data(), m, s.weights.read(f.norm_behind), s.shape.epsilon, out.data());
+  for (size_t i = 0; i < out.size(); ++i) rows.out[i] += out[i];
 }
 
 }  // namespace twofour

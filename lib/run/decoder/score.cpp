@@ -39,7 +39,7 @@ void score_some(std::span<const int32_t> tokens, size_t begin, size_t count, Sco
   const auto vocabulary = index(rows.model.shape().vocabulary);
   std::vector<float> logits(count * vocabulary), other_logits(other != nullptr ? logits.size() : 0);
   const auto run = [&](const ScoredRows& r, std::vector<float>& to) {
-    const auto h = index(r.model.shape().hidden);
+    const auto h = index(r.model.shape().residual());
     r.model.run_head(r.hidden.subspan(begin * h, count * h), to);
   };
   run(rows, logits);
@@ -58,7 +58,7 @@ void score_some(std::span<const int32_t> tokens, size_t begin, size_t count, Sco
 void score_on_device(std::span<const int32_t> tokens, size_t begin, size_t count, ScoredRows& rows,
                      ScoredRows* other) {
   const auto part = [&](const ScoredRows& r) {
-    const auto h = index(r.model.shape().hidden);
+    const auto h = index(r.model.shape().residual());
     return r.hidden.subspan(begin * h, count * h);
   };
   const auto some = tokens.subspan(begin, count);

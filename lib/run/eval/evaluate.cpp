@@ -74,7 +74,7 @@ class Evaluation {
              Progress& progress)
       : model_(model), other_(other), windows_(windows), progress_(progress) {
     const ModelShape& a = model.shape();
-    if (other != nullptr && a.layers == other->shape().layers && a.hidden == other->shape().hidden)
+    if (other != nullptr && a.layers == other->shape().layers && a.residual() == other->shape().residual())
       layers_.resize(index(a.layers));
     for (const Decoder* d : {&model, other}) {
       if (d == nullptr) continue;
@@ -98,13 +98,13 @@ class Evaluation {
     std::vector<SequencePart> parts;
     std::vector<int32_t> tokens;
     for (const EvalWindow& w : windows_.subspan(index(first), index(count))) {
-      parts.push_back({static_cast<int64_t>(w.tokens.size()), 0, nullptr});
+      parts.push_back({static_cast<int64_t>(w.tokens.size()), 0, nullptr, w.tokens.data()});
       tokens.insert(tokens.end(), w.tokens.begin(), w.tokens.end());
     }
-    std::vector<float> a(tokens.size() * index(model_.shape().hidden)), b;
+    std::vector<float> a(tokens.size() * index(model_.shape().residual())), b;
     model_.embed(tokens, a);
     if (other_ != nullptr) {
-      b.resize(tokens.size() * index(other_->shape().hidden));
+      b.resize(tokens.size() * index(other_->shape().residual()));
       other_->embed(tokens, b);
     }
     const int64_t layers = std::max(model_.shape().layers, other_ != nullptr ? other_->shape().layers : 0);
@@ -128,7 +128,7 @@ class Evaluation {
     progress_.done += layer_bytes_[which];
   }
   void compare(int64_t layer, const std::vector<float>& a, const std::vector<float>& b) {
-    const size_t h = index(model_.shape().hidden);
+    const size_t h = index(model_.shape().residual());
     for (size_t i = 0; i < a.size(); i += h)
       layers_[index(layer)].add(std::span(a).subspan(i, h), std::span(b).subspan(i, h));
   }
@@ -161,12 +161,12 @@ class Evaluation {
     }
     std::vector<int32_t> tokens;
     for (const EvalPlace& place : places) tokens.push_back(place.token);
-    const std::vector<float> own = rows_of(a, rows, index(model_.shape().hidden));
+    const std::vector<float> own = rows_of(a, rows, index(model_.shape().residual()));
     std::vector<float> others;
     ScoredRows scored{model_, own};
     std::optional<ScoredRows> other;
     if (other_ != nullptr) {
-      others = rows_of(b, rows, index(other_->shape().hidden));
+      others = rows_of(b, rows, index(other_->shape().residual()));
       other.emplace(ScoredRows{*other_, others});
     }
     const uint64_t before = progress_.done;
@@ -271,7 +271,8 @@ class Evaluation {
 EvalPlan plan_evaluation(const Decoder& model, const Decoder* other, std::span<const EvalWindow> windows) {
   const int64_t longest = longest_of(windows);
   check_window(model, longest);
-  uint64_t run = model.bytes_per_token(), hidden = index(model.shape().hidden), fixed = model.fixed_bytes();
+  uint64_t run = model.bytes_per_token(), hidden = index(model.shape().residual()),
+           fixed = model.fixed_bytes();
   uint64_t stored = stored_bytes(model), logits = kScoredBytes;
   if (other != nullptr) {
     check_window(*other, longest);
@@ -282,7 +283,7 @@ EvalPlan plan_evaluation(const Decoder& model, const Decoder* other, std::span<c
     }
     run = std::max(run, other->bytes_per_token());
     fixed = std::max(fixed, other->fixed_bytes());
-    hidden += index(other->shape().hidden);
+    hidden += index(other->shape().residual());
     stored += stored_bytes(*other);
     logits *= 2;
   }

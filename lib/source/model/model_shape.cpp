@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernels/device/check.h"
+#include "lib/source/model/compressed_shape.h"
 #include "lib/source/model/parameters.h"
 #include "lib/source/model/rope.h"
 #include "lib/source/model/router_rule.h"
@@ -13,10 +14,6 @@
 
 namespace twofour {
 namespace {
-
-/// Limits that no model exceeds. Structures that are built before weights are read grow with these numbers,
-/// and later code multiplies a few of them.
-constexpr int64_t kMostLayers = 10000, kMostHeadSize = 1 << 16, kMostSize = 1 << 28;
 
 class ShapeReader {
  public:
@@ -35,6 +32,12 @@ class ShapeReader {
     m_.is_tied = s_.has_tied_head();
     m_.norms_add_one = s_.sizes().family().norms_add_one;
     read_gate();
+    if (traits_.compressed) {
+      read_compressed_shape(s_, m_);
+      m_.windows.assign(static_cast<size_t>(m_.layers), m_.compressed.window);
+      read_router();
+      return std::move(m_);
+    }
     read_mixers();
     read_attention();
     read_windows();
@@ -43,20 +46,32 @@ class ShapeReader {
   }
 
  private:
-  int64_t count(const char* key, int64_t most = kMostSize) const {
-    const int64_t found = s_.count(key);
-    if (found > most) s_.refuse(key, fmt::format("at most {}", most));
-    return found;
-  }
+  int64_t count(const char* key, int64_t most = kMostSize) const { return limited_count(s_, key, most); }
 
   void read_gate() {
+    if (traits_.gemma) return read_gemma();
     const std::string act = s_.text("hidden_act");
     if (!act.empty() && act != "silu" && act != "swish") s_.refuse("hidden_act", "silu");
     if (s_.sizes().family().clamps_gates) {
       m_.gate = {1.702f, 1.0f, static_cast<float>(s_.positive("swiglu_limit", 7.0))};
+    } else if (traits_.compressed) {
+      m_.gate.limit = static_cast<float>(s_.positive("swiglu_limit", 10.0));
     } else if (s_.positive("swiglu_limit", 0, true) > 0) {
       s_.refuse("swiglu_limit", fmt::format("none for {}", m_.family));
     }
+  }
+
+  void read_gemma() {
+    const std::string act = s_.text("hidden_activation");
+    if (!act.empty() && act != "gelu_pytorch_tanh") s_.refuse("hidden_activation", "gelu_pytorch_tanh");
+    for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+      if (s_.sizes().stated(key) != nullptr) s_.refuse(key, "null");
+    }
+    if (s_.yes("use_bidirectional_attention", false)) s_.refuse("use_bidirectional_attention", "false");
+    m_.gate.is_gelu = true;
+    // transformers has the factor in the type of the embedding. Here that is float32.
+    m_.embedding_scale = std::sqrt(static_cast<double>(m_.hidden));
+    m_.has_norms_behind = true;
   }
 
   void read_mixers() {
@@ -119,7 +134,8 @@ class ShapeReader {
     }
     if (a.heads % a.kv_heads != 0)
       s_.refuse("num_key_value_heads", fmt::format("a divisor of the {} heads", a.heads));
-    a.scale = 1.0 / std::sqrt(static_cast<double>(a.head_size));
+    a.scale = 1.0 / std::sqrt(traits_.gemma ? s_.positive("query_pre_attn_scalar", 256)
+                                            : static_cast<double>(a.head_size));
     if (const auto norm = find_parameter(s_.sizes(), "model.layers.#.self_attn.q_norm", layer))
       a.norm = norm->n == a.head_size ? HeadNorm::kEach : HeadNorm::kAll;
     a.has_sinks = find_parameter(s_.sizes(), "model.layers.#.self_attn.sinks", layer).has_value();
@@ -127,7 +143,11 @@ class ShapeReader {
     a.has_gate = queries && a.kv_rank == 0 && queries->n == 2 * a.heads * a.head_size;
     a.clip = s_.positive("clip_qkv", 0);
     if (a.clip > 0 && m_.family != "olmoe") s_.refuse("clip_qkv", fmt::format("none for {}", m_.family));
-    read_rope(s_, traits_, rotated, m_.positions, a);
+    if (traits_.window_theta > 0) {
+      read_window_ropes(s_, traits_, m_.positions, a);
+    } else {
+      read_rope(s_, traits_, rotated, m_.positions, a);
+    }
   }
 
   void read_windows() {
@@ -135,7 +155,7 @@ class ShapeReader {
     if (traits_.windows == WindowRule::kNone) return;
     const bool asks = traits_.windows == WindowRule::kAll ||
                       traits_.windows == WindowRule::kAllOrConfigured ||
-                      traits_.windows == WindowRule::kAlternate;
+                      traits_.windows == WindowRule::kAlternate || traits_.windows == WindowRule::kPattern;
     if (!asks && !s_.yes("use_sliding_window", false)) return;
     if (s_.has("sliding_window") && s_.sizes().stated("sliding_window") == nullptr) return;
     const int64_t window = s_.has("sliding_window") ? s_.count("sliding_window") : traits_.window;
@@ -153,6 +173,8 @@ class ShapeReader {
       return type == "sliding_attention";
     }
     if (traits_.windows == WindowRule::kAllOrConfigured) return true;
+    if (traits_.windows == WindowRule::kPattern)
+      return (layer + 1) % (s_.has("sliding_window_pattern") ? s_.count("sliding_window_pattern") : 6) != 0;
     if (traits_.windows == WindowRule::kFrom) return layer >= most;
     return layer % 2 == 0 && (traits_.windows == WindowRule::kAlternate || layer < most);
   }
@@ -172,11 +194,7 @@ class ShapeReader {
     if (first != m_.sparse.end()) read_experts(first - m_.sparse.begin());
   }
   void read_experts(int64_t layer) {
-    const FamilyShapes& family = s_.sizes().family();
-    m_.experts = count(family.experts.count);
-    m_.top_k = count(family.experts.per_token);
-    if (m_.top_k > m_.experts)
-      s_.refuse(family.experts.per_token, fmt::format("at most the {} experts", m_.experts));
+    read_router();
     const bool own = find_parameter(s_.sizes(), "model.layers.#.mlp.experts.#.gate_proj", layer) &&
                      s_.sizes().number("moe_intermediate_size");
     m_.expert_width = count(own ? "moe_intermediate_size" : "intermediate_size");
@@ -186,6 +204,13 @@ class ShapeReader {
     }
     m_.has_shared_gate =
         find_parameter(s_.sizes(), "model.layers.#.mlp.shared_expert_gate", layer).has_value();
+  }
+  void read_router() {
+    const FamilyShapes& family = s_.sizes().family();
+    m_.experts = count(family.experts.count);
+    m_.top_k = count(family.experts.per_token);
+    if (m_.top_k > m_.experts)
+      s_.refuse(family.experts.per_token, fmt::format("at most the {} experts", m_.experts));
     const FamilyRouter* router = find_family_router(m_.family);
     check(router != nullptr, "every family with experts has a router");
     m_.router = read_router_rule(*router, s_, m_.experts, m_.top_k);

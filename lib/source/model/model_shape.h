@@ -22,7 +22,8 @@ struct AttentionShape {
   int64_t head_size = 0, value_size = 0;
   int64_t q_rank = 0, kv_rank = 0;      ///< rank of the low-rank projection; 0 if there is none
   std::vector<float> frequencies = {};  ///< angle at position 1 for each rotated pair of numbers in a head
-  float amplitude = 1;                  ///< factor of cosine and sine
+  std::vector<float> window_frequencies = {};  ///< of layers with a window; empty: they have `frequencies`
+  float amplitude = 1;                         ///< factor of cosine and sine
   bool interleaved = false;  ///< a pair is two neighbours if true, otherwise one number from each half
   int64_t rotated_from = 0;  ///< position in a head of the first rotated number
   double scale = 0;          ///< factor of the products q k
@@ -38,6 +39,29 @@ struct AttentionShape {
 enum class Mixer {
   kAttention,
   kDelta,  ///< linear attention by the gated delta rule, as kernels/attention/delta_rule.h defines it
+  /// attention to a window and to compressed entries, as kernels/attention/compressed_attention.h defines it
+  kCompressed,
+};
+
+/// The attention of DeepSeek-V4, beside its AttentionShape. A token has one vector, which is key and value of
+/// all heads. Its last numbers, from AttentionShape::rotated_from on, are rotated.
+struct CompressedShape {
+  std::vector<int64_t> ratios;     ///< for each layer, the tokens of an entry; 0: the layer has no entries
+  std::vector<float> frequencies;  ///< of layers with entries; the other layers have AttentionShape's
+  int64_t window = 0;              ///< number of tokens that a query sees, its own included
+  int64_t groups = 0, rank = 0;    ///< each group of heads has its own low-rank projection of outputs
+  int64_t index_heads = 0, index_size = 0, chosen = 0;  ///< the index, and the entries that it chooses
+  /// Entries of this ratio overlap, and an index chooses among them. A query sees all other entries.
+  static constexpr int64_t kOverlapping = 4;
+  static bool overlaps(int64_t ratio) { return ratio == kOverlapping; }
+};
+
+/// Residual streams, as kernels/attention/residual_streams.h defines them.
+struct StreamShape {
+  int64_t count = 1;  ///< 1: a plain residual stream, to which halves of layers add
+  int64_t iterations = 0;
+  double epsilon = 0;
+  bool are_mixed() const { return count > 1; }
 };
 
 /// The linear attention of a layer. Each key head serves value_heads / key_heads value heads.
@@ -60,20 +84,26 @@ struct DeltaShape {
 /// first.
 struct GateShape {
   float slope = 1, offset = 0;
-  float limit = 0;  ///< gate is at most limit, |up| is at most limit; no clamping if 0
+  float limit = 0;       ///< gate is at most limit, |up| is at most limit; no clamping if 0
+  bool is_gelu = false;  ///< instead, gelu(gate) * up, where tanh approximates gelu
 };
 
 /// A decoder as config.json describes it. It has everything that defines the arithmetic, except weights.
 struct ModelShape {
   std::string family;  ///< model_type of the family
   int64_t layers = 0, hidden = 0, vocabulary = 0;
-  int64_t positions = 0;  ///< number of positions that the model was trained for
-  double epsilon = 0;     ///< epsilon of norms
+  int64_t positions = 0;          ///< number of positions that the model was trained for
+  double epsilon = 0;             ///< epsilon of norms
+  double embedding_scale = 1;     ///< factor of the embedding's rows
+  bool has_norms_behind = false;  ///< true if a norm is behind each half of a layer, too
   AttentionShape attention;
   DeltaShape delta;
+  CompressedShape compressed;
+  StreamShape streams;
   std::vector<Mixer> mixers;     ///< for each layer
   std::vector<int64_t> windows;  ///< for each layer, the number of keys that a query sees; 0: all
   std::vector<bool> sparse;      ///< for each layer, true if it has routed experts
+  std::vector<bool> hashed;      ///< for each layer, true if a table of tokens chooses its experts; or empty
   int64_t width = 0;             ///< width of dense MLPs
   int64_t experts = 0, top_k = 0, expert_width = 0;
   int64_t shared_width = 0;  ///< width of the shared expert; 0 if there is none
@@ -82,6 +112,11 @@ struct ModelShape {
   GateShape gate;
   bool norms_add_one = false;  ///< true if norms multiply by 1 + w, except those of linear attention
   bool is_tied = false;        ///< true if the head is the embedding
+  /// Numbers of a token between layers.
+  int64_t residual() const { return streams.count * hidden; }
+  /// True if the decoder runs the model on CUDA, too.
+  bool runs_on_cuda() const { return !streams.are_mixed() && !gate.is_gelu; }
+  bool is_hashed(int64_t layer) const { return !hashed.empty() && hashed[static_cast<size_t>(layer)]; }
 };
 
 class Settings;

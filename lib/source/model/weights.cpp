@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
+#include <utility>
 
 #include "formats/error.h"
 #include "kernels/device/check.h"
@@ -60,6 +62,12 @@ ModelWeights::ModelWeights(const Checkpoint& checkpoint)
     prefix_ = wrapped;
     if (!has_table(head_name_) && has_table("language_model.lm_head")) head_name_ = "language_model.lm_head";
   }
+  // DeepSeek-V4's own names, and those that transformers writes for it
+  for (const auto& [prefix, name] : {std::pair("", "embed"), std::pair("", "embed_tokens")}) {
+    if (has_table(embedding_name()) || !has_table(std::string(prefix) + name)) continue;
+    prefix_ = prefix, embedding_name_ = name;
+  }
+  if (!has_table(head_name_) && has_table("head")) head_name_ = "head";
   if (checkpoint.is_view()) return;
   for (const Shard& shard : checkpoint.shards()) {
     shard.file.check_unchanged();
@@ -67,7 +75,7 @@ ModelWeights::ModelWeights(const Checkpoint& checkpoint)
   }
 }
 
-ModelMatrix ModelWeights::matrix(const std::string& name, int64_t n, int64_t k, bool has_bias) {
+ModelMatrix ModelWeights::matrix_without_bias(const std::string& name, int64_t n, int64_t k) {
   const auto at = matrices_.all().find(name);
   if (at == matrices_.all().end()) {
     throw Error(fmt::format("{}: expected {} [{}, {}], found none", checkpoint_.path().string(), name, n, k));
@@ -78,6 +86,13 @@ ModelMatrix ModelWeights::matrix(const std::string& name, int64_t n, int64_t k, 
     throw Error(fmt::format("{}: expected {} [{}, {}] (config.json), found [{}, {}]",
                             checkpoint_.where(module.weight), name, n, k, place.count, module.k));
   }
+  used_modules_.insert(&module);
+  return {&module, place, n, k, false, matrices_.name_in_files(name, place)};
+}
+
+ModelMatrix ModelWeights::matrix(const std::string& name, int64_t n, int64_t k, bool has_bias) {
+  ModelMatrix found = matrix_without_bias(name, n, k);
+  const Linear& module = *found.module;
   const std::string bias = module.bias ? checkpoint_.where(*module.bias) : std::string("none");
   if (has_bias != module.bias.has_value()) {
     throw Error(fmt::format("{}: expected {}, found {}", name, has_bias ? "a bias" : "no bias", bias));
@@ -92,8 +107,8 @@ ModelMatrix ModelWeights::matrix(const std::string& name, int64_t n, int64_t k, 
     }
     used_.insert(*module.bias);
   }
-  used_modules_.insert(&module);
-  return {&module, place, n, k, has_bias, matrices_.name_in_files(name, place)};
+  found.has_bias = has_bias;
+  return found;
 }
 
 ModelMatrix ModelWeights::table(const std::string& name, int64_t n, int64_t k) {
@@ -140,6 +155,38 @@ ModelVector ModelWeights::tensor(const std::string& name, const std::vector<int6
   int64_t count = 1;
   for (const int64_t n : shape) count *= n;
   return {*found, 0, 1, count};
+}
+
+size_t ModelWeights::numbers(const std::string& name, const std::vector<int64_t>& shape) {
+  const auto found = checkpoint_.find(name);
+  const std::string expected = fmt::format("[{}]", fmt::join(shape, ", "));
+  if (!found)
+    throw Error(fmt::format("{}: expected {} {}, found none", checkpoint_.path().string(), name, expected));
+  const TensorInfo& t = checkpoint_.tensors()[*found];
+  if ((t.dtype != DType::kI32 && t.dtype != DType::kI64) || t.shape != shape) {
+    throw Error(fmt::format("{}: expected I32 or I64 {}, found {}", checkpoint_.where(*found), expected,
+                            describe(t.dtype, t.shape)));
+  }
+  used_.insert(*found);
+  return *found;
+}
+
+std::vector<int64_t> ModelWeights::read_numbers(size_t tensor, int64_t first, int64_t count) const {
+  const bool is_wide = checkpoint_.tensors()[tensor].dtype == DType::kI64;
+  const int64_t size = is_wide ? 8 : 4;
+  std::vector<uint8_t> bytes(static_cast<size_t>(count * size));
+  checkpoint_.read(tensor, static_cast<uint64_t>(first * size), bytes);
+  std::vector<int64_t> out(static_cast<size_t>(count));
+  for (size_t i = 0; i < out.size(); ++i) {
+    int32_t narrow = 0;
+    if (is_wide) {
+      std::memcpy(&out[i], bytes.data() + i * 8, 8);
+    } else {
+      std::memcpy(&narrow, bytes.data() + i * 4, 4);
+      out[i] = narrow;
+    }
+  }
+  return out;
 }
 
 bool ModelWeights::has_table(const std::string& name) const {
@@ -235,7 +282,7 @@ void ModelWeights::read_stored(WeightReader& reader, const Stored& from, int64_t
 }
 
 void ModelWeights::multiply_strip(Worker& worker, const ModelMatrix& w, int64_t n0, int64_t n1,
-                                  const float* x, int64_t m, float* out) const {
+                                  const float* x, int64_t m, float* out, int64_t stride) const {
   worker.rows.resize(static_cast<size_t>((n1 - n0) * w.k));
   const Stored from = stored(w);
   if (const uint8_t* bytes = mapped(from, n0)) {
@@ -243,7 +290,7 @@ void ModelWeights::multiply_strip(Worker& worker, const ModelMatrix& w, int64_t 
   } else {
     read_stored(worker.reader, from, n0, n1, worker.rows);
   }
-  float_ops(best_isa()).multiply_rows(m, n1 - n0, w.k, {x, w.k}, {worker.rows.data(), w.k}, out + n0, w.n);
+  float_ops(best_isa()).multiply_rows(m, n1 - n0, w.k, {x, w.k}, {worker.rows.data(), w.k}, out, stride);
 }
 
 std::vector<float> ModelWeights::read_bias(const ModelMatrix& w) const {
@@ -262,40 +309,52 @@ void ModelWeights::add_bias(const ModelMatrix& w, int64_t m, float* out) const {
 void ModelWeights::multiply(Worker& worker, const ModelMatrix& w, const float* x, int64_t m,
                             float* out) const {
   const int64_t rows = strip_rows(stored(w).module, w);
-  for (int64_t n = 0; n < w.n; n += rows) multiply_strip(worker, w, n, std::min(w.n, n + rows), x, m, out);
+  for (int64_t n = 0; n < w.n; n += rows)
+    multiply_strip(worker, w, n, std::min(w.n, n + rows), x, m, out + n, w.n);
   add_bias(w, m, out);
 }
 
 void ModelWeights::multiply(const ModelMatrix& w, const float* x, int64_t m, float* out) const {
-  const Stored from = stored(w);
-  const int64_t rows = strip_rows(from.module, w);
   if (m == 0) return;
+  multiply_range(w, 0, w.n, x, m, out);
+  add_bias(w, m, out);
+}
+
+void ModelWeights::multiply_rows(const ModelMatrix& w, int64_t n0, int64_t n1, const float* x, int64_t m,
+                                 float* out) const {
+  check(!w.has_bias, "a matrix without bias");
+  if (m > 0) multiply_range(w, n0, n1, x, m, out);
+}
+
+void ModelWeights::multiply_range(const ModelMatrix& w, int64_t first, int64_t last, const float* x,
+                                  int64_t m, float* out) const {
+  const Stored from = stored(w);
+  const int64_t rows = strip_rows(from.module, w), all = last - first;
   constexpr int64_t kFew = 16;  // rows of x that are too few to make a buffer of all weights worthwhile
   if (m <= kFew) {
-    parallel_workers(static_cast<size_t>((w.n + rows - 1) / rows), [&] {
+    parallel_workers(static_cast<size_t>((all + rows - 1) / rows), [&] {
       return [&, worker = std::make_shared<Worker>(checkpoint_)](size_t strip) {
         const int64_t n = static_cast<int64_t>(strip) * rows;
-        multiply_strip(*worker, w, n, std::min(w.n, n + rows), x, m, out);
+        multiply_strip(*worker, w, first + n, first + std::min(all, n + rows), x, m, out + n, all);
       };
     });
-    return add_bias(w, m, out);
+    return;
   }
   const int64_t most = std::max(rows, kChunkBytes / int64_t{sizeof(float)} / w.k / rows * rows);
   std::vector<float> chunk;
-  for (int64_t n0 = 0; n0 < w.n; n0 += most) {
-    const int64_t count = std::min(most, w.n - n0);
+  for (int64_t n0 = 0; n0 < all; n0 += most) {
+    const int64_t count = std::min(most, all - n0);
     chunk.resize(static_cast<size_t>(count * w.k));
     parallel_workers(static_cast<size_t>((count + rows - 1) / rows), [&] {
       return [&, reader = std::make_shared<WeightReader>(checkpoint_)](size_t strip) {
         const int64_t begin = static_cast<int64_t>(strip) * rows, end = std::min(count, begin + rows);
-        read_stored(*reader, from, n0 + begin, n0 + end,
+        read_stored(*reader, from, first + n0 + begin, first + n0 + end,
                     std::span(chunk).subspan(static_cast<size_t>(begin * w.k),
                                              static_cast<size_t>((end - begin) * w.k)));
       };
     });
-    cpu::multiply(x, m, chunk.data(), count, w.k, out + n0, w.n);
+    cpu::multiply(x, m, chunk.data(), count, w.k, out + n0, all);
   }
-  add_bias(w, m, out);
 }
 
 }  // namespace twofour

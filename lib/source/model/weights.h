@@ -44,20 +44,30 @@ class ModelWeights {
   /// linears' weights.
   explicit ModelWeights(const Checkpoint& checkpoint);
 
-  /// What precedes "layers.0" and "embed_tokens" in the files: "model." or, in a checkpoint that also reads
-  /// images, "model.language_model." or "language_model.model.".
+  /// What precedes "layers.0" and the embedding in the files: "model." or, in a checkpoint that also reads
+  /// images, "model.language_model." or "language_model.model.". DeepSeek-V4's own files have "".
   const std::string& prefix() const { return prefix_; }
-  /// The name of the head: "lm_head" or "language_model.lm_head".
+  /// The name of the embedding, with the prefix.
+  std::string embedding_name() const { return prefix_ + embedding_name_; }
+  /// The name of the head: "lm_head", "language_model.lm_head" or "head".
   const std::string& head_name() const { return head_name_; }
   bool has(const std::string& name) const { return matrices_.all().contains(name); }
   /// Returns a matrix. Throws Error if it is missing, has a different size, lacks its bias, or has a bias and
   /// `has_bias` is false.
   ModelMatrix matrix(const std::string& name, int64_t n, int64_t k, bool has_bias);
+  /// Returns a matrix whose products get no bias, even where a tensor NAME.bias exists: a router's bias may
+  /// only count in the choice.
+  ModelMatrix matrix_without_bias(const std::string& name, int64_t n, int64_t k);
   /// Returns the first `n` rows of an embedding. The embedding must have at least `n` rows.
   ModelMatrix table(const std::string& name, int64_t n, int64_t k);
   ModelVector vector(const std::string& name, int64_t count);
   /// Returns the elements of a tensor of floats with this shape.
   ModelVector tensor(const std::string& name, const std::vector<int64_t>& shape);
+  /// Returns a tensor of whole numbers with this shape.
+  size_t numbers(const std::string& name, const std::vector<int64_t>& shape);
+  /// Reads `count` numbers of such a tensor from `first` on.
+  std::vector<int64_t> read_numbers(size_t tensor, int64_t first, int64_t count) const;
+  bool has_tensor(const std::string& name) const { return checkpoint_.find(name).has_value(); }
   /// Returns the name of a layer's block of experts, "model.layers.0.mlp.experts"; empty: the layer has none.
   std::string expert_block(const std::string& layer) const;
   /// Throws Error if a layer below `layers` has a matrix, norm or bias that has not been used, or if a later
@@ -92,6 +102,9 @@ class ModelWeights {
   Worker make_worker() const { return Worker(checkpoint_); }
   /// Computes out = x w' + bias on all threads. `x` is [m, K], `out` [m, N], and w' the transposed matrix.
   void multiply(const ModelMatrix& matrix, const float* x, int64_t m, float* out) const;
+  /// Computes out = x w' with the rows [n0, n1) of a matrix without bias. `out` is [m, n1 - n0].
+  void multiply_rows(const ModelMatrix& matrix, int64_t n0, int64_t n1, const float* x, int64_t m,
+                     float* out) const;
   /// Computes out = x w' + bias on the calling thread, with its `worker`.
   void multiply(Worker& worker, const ModelMatrix& matrix, const float* x, int64_t m, float* out) const;
 
@@ -110,13 +123,16 @@ class ModelWeights {
   /// Returns the rows of a float matrix from n0 on if its file is mapped into memory. Null if they must be
   /// read.
   const uint8_t* mapped(const Stored& from, int64_t n0) const;
-  /// Computes outputs [n0, n1) for all m rows of `x`.
+  /// Computes outputs [n0, n1) for all m rows of `x`. Rows of `out` are `stride` floats apart.
   void multiply_strip(Worker& worker, const ModelMatrix& matrix, int64_t n0, int64_t n1, const float* x,
-                      int64_t m, float* out) const;
+                      int64_t m, float* out, int64_t stride) const;
+  /// Computes outputs [first, last) on all threads, without bias. `out` is [m, last - first].
+  void multiply_range(const ModelMatrix& matrix, int64_t first, int64_t last, const float* x, int64_t m,
+                      float* out) const;
   void add_bias(const ModelMatrix& matrix, int64_t m, float* out) const;
 
   const Checkpoint& checkpoint_;
-  std::string prefix_ = "model.", head_name_ = "lm_head";
+  std::string prefix_ = "model.", embedding_name_ = "embed_tokens", head_name_ = "lm_head";
   Findings findings_;
   Matrices matrices_;
   /// Mapped files, by shard. Empty if tensors are not the bytes of the files.

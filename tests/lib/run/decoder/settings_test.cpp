@@ -295,5 +295,27 @@ TEST_CASE("of equal scores the lower expert is chosen, and the correction does n
   CHECK(corrected.weights[1] == doctest::Approx(1 / (1 + std::exp(-1.0))));
 }
 
+TEST_CASE("MiniMax rotates as many numbers as rotary_dim says") {
+  const DecoderGolden golden = golden_of("minimax_m2");
+  const auto stating = [&](const Json& count, bool with_part = false) {
+    Json config = golden.config;
+    if (!with_part) config["rope_parameters"].erase("partial_rotary_factor");
+    config["rotary_dim"] = count;
+    return config.dump();
+  };
+  for (const auto& [count, is_same] : {std::pair(8, true), std::pair(16, false), std::pair(4, false)}) {
+    const Scratch scratch;
+    write_decoder_checkpoint(golden, scratch / "model", stating(count));
+    const Decoder decoder = Decoder::open(scratch / "model");
+    const double error = worst_error(golden, DecoderSequence(decoder).append(golden.tokens, true));
+    CHECK((is_same ? error <= 2e-4 : error > 1e-3));
+  }
+  CHECK(refusal(golden, stating(8, true)).empty());
+  contains(refusal(golden, stating(4, true)), "rotary_dim: expected 8 rotated numbers of 16, found 4");
+  contains(refusal(golden, stating(18)), "rotary_dim: expected 16 rotated numbers of 16, found 18");
+  contains(refusal(golden, stating(0)), "rotary_dim: expected a whole number above 0, found 0");
+  contains(refusal(golden, stating(7)), "expected an even count of rotated numbers in heads of 16");
+}
+
 }  // namespace
 }  // namespace twofour
