@@ -40,10 +40,6 @@ std::vector<float> difference(const std::vector<float>& a, const std::vector<flo
   return out;
 }
 
-}  // namespace
-
-namespace {
-
 /// The linears of a stage, for people.
 const char* stage_word(LayerStage stage) {
   switch (stage) {
@@ -51,6 +47,8 @@ const char* stage_word(LayerStage stage) {
       return "q/k/v";
     case LayerStage::kLatent:
       return "latent";
+    case LayerStage::kMixedHeads:
+      return "o_a";
     case LayerStage::kAttentionOutput:
       return "o";
     case LayerStage::kFeedForwardInput:
