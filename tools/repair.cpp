@@ -213,6 +213,7 @@ int run_repair(const RepairArguments& given, const Common& common) {
       result =
           convert(repaired.checkpoint, plan, destination, convert_options(o, Device::cpu, common), progress);
     });
+    if (!o.no_verify) drop_written_pages(plan, o.destination);
     left = read_back(o.destination, levels, common);
     result.bytes_verified = left.bytes;
     if (common.json) {
@@ -280,7 +281,7 @@ std::function<int()> setup_repair(Arguments& args, const Common& common) {
       "twofour lint --explain RULE says whether findings of a rule are mended. The order of mends is fixed, "
       "and each is applied whole or not. Exit code 1 where OUT keeps a warning or error. Where nothing is "
       "mended, nothing is written.\n"
-      "twofour validate OUT --source SRC [--donor PATH] proves the result.");
+      "twofour validate OUT holds the result against its hashes.");
   return [o, &common] { return run_repair(*o, common); };
 }
 

@@ -173,6 +173,12 @@ Checkpoint open_artifact(const fs::path& path, Io io) {
 void validate_edit(const Checkpoint& artifact, const Manifest& manifest, const fs::path& source,
                    const ValidateOptions& options, Progress& progress, ValidateReport& report) {
   const Edit& edit = manifest.recipe.edit;
+  if (edit.kind == Edit::Kind::kRepair) {
+    throw Error(fmt::format(
+        "{}: expected an artifact of convert, graft or drop, found one of repair, whose mends have "
+        "no proof from a source; validate it without the source, by its own hashes",
+        artifact.path().string()));
+  }
   const bool grafts = edit.kind == Edit::Kind::kGraft;
   if (grafts && options.donor.empty()) {
     throw Error(fmt::format("{}: expected {} PATH, the checkpoint that modules were taken from, found none",

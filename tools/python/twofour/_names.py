@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 COMMANDS = {"card", "compress", "convert", "diff", "drop", "eval", "generate", "graft", "inspect", "lint", "merge",
-    "plan", "prune", "quantize", "recipes", "stats", "synth", "validate"}  # fmt: skip
+    "plan", "prune", "quantize", "recipes", "repair", "stats", "synth", "validate"}  # fmt: skip
 OPTIONS = {"against", "all-layers", "all-rows", "also", "arithmetic", "at", "base-model", "baseline", "block",
     "block-scale", "budget", "budget-stats", "by", "cache", "cache-size", "check", "config", "context", "device",
     "dialect", "donor", "draft-experts", "dry-run", "exact", "exclude", "experts", "explain", "fail-on", "fold",
     "follow-links", "force", "granularity", "headers-only", "held-out", "html", "ignore", "include", "input-scale",
     "io", "jobs", "keep-global-scale", "keep-stats", "layers", "limit", "mask", "max-loss", "max-shard-size",
-    "max-tokens", "method", "modules", "no-verify", "odd-blocks", "one-input-scale-a-layer", "output", "pattern",
-    "plan", "profile", "prompt", "quantized-by", "recipe", "resume", "rule", "rules", "scale-dtype", "seed", "select",
-    "sequential", "shape", "small", "source", "stats", "strict-stats", "stride", "sweeps", "take", "task", "tasks",
-    "tensor", "text", "to", "token-weights", "tokens", "tolerance", "values", "vocab", "write-baseline", "zero-block",
-    "zero-points"}  # fmt: skip
+    "max-tokens", "method", "modules", "no-verify", "odd-blocks", "one-input-scale-a-layer", "only", "output",
+    "pattern", "plan", "profile", "prompt", "quantized-by", "recipe", "resume", "rule", "rules", "scale-dtype",
+    "scale-search", "seed", "select", "sequential", "shape", "shrink", "small", "source", "stats", "strict-stats",
+    "stride", "sweeps", "take", "task", "tasks", "tensor", "text", "to", "token-weights", "tokens", "tolerance",
+    "values", "vocab", "without-config", "write-baseline", "zero-block", "zero-points"}  # fmt: skip
 VALUES = {"against", "also", "arithmetic", "at", "base-model", "baseline", "block", "block-scale", "budget",
     "budget-stats", "by", "cache", "cache-size", "config", "context", "device", "dialect", "donor", "draft-experts",
     "exact", "exclude", "experts", "explain", "fail-on", "fold", "granularity", "held-out", "html", "ignore",
     "include", "input-scale", "io", "jobs", "keep-global-scale", "keep-stats", "layers", "limit", "mask", "max-loss",
-    "max-shard-size", "max-tokens", "method", "modules", "odd-blocks", "output", "pattern", "plan", "profile",
-    "prompt", "quantized-by", "recipe", "rule", "scale-dtype", "seed", "select", "sequential", "shape", "source",
-    "stats", "stride", "sweeps", "take", "task", "tasks", "tensor", "text", "to", "token-weights", "tokens",
-    "tolerance", "values", "vocab", "write-baseline", "zero-block", "zero-points"}  # fmt: skip
+    "max-shard-size", "max-tokens", "method", "modules", "odd-blocks", "only", "output", "pattern", "plan", "profile",
+    "prompt", "quantized-by", "recipe", "rule", "scale-dtype", "scale-search", "seed", "select", "sequential",
+    "shape", "shrink", "source", "stats", "stride", "sweeps", "take", "task", "tasks", "tensor", "text", "to",
+    "token-weights", "tokens", "tolerance", "values", "vocab", "write-baseline", "zero-block", "zero-points"}  # fmt:
+    skip
 ARGUMENTS = {
     "card": {"DIR": "artifact"},
     "compress": {"SRC": "source", "DST": "destination"},
@@ -38,6 +39,7 @@ ARGUMENTS = {
     "prune": {"SRC": "source", "DST": "destination"},
     "quantize": {"SRC": "source", "DST": "destination"},
     "recipes": {"NAME": "name"},
+    "repair": {"SRC": "source", "OUT": "destination"},
     "stats": {"ACTION": "action", "PATH": "arguments"},
     "synth": {"DST": "destination"},
     "validate": {"DST": "artifact"},
@@ -45,17 +47,18 @@ ARGUMENTS = {
 FLAGS = {
     "compress": {"check", "dry-run", "follow-links", "force", "no-verify", "resume"},
     "convert": {"check", "dry-run", "follow-links", "force", "no-verify", "one-input-scale-a-layer", "resume",
-        "strict-stats"},
+        "strict-stats", "without-config"},
     "diff": {"headers-only"},
-    "drop": {"dry-run", "follow-links", "force", "no-verify", "resume"},
+    "drop": {"dry-run", "follow-links", "force", "no-verify", "resume", "without-config"},
     "eval": {"dry-run"},
-    "graft": {"dry-run", "follow-links", "force", "no-verify", "resume"},
+    "graft": {"dry-run", "follow-links", "force", "no-verify", "resume", "without-config"},
     "inspect": {"stats"},
     "lint": {"headers-only", "rules"},
-    "plan": {"follow-links", "one-input-scale-a-layer", "strict-stats"},
-    "prune": {"check", "dry-run", "follow-links", "force", "no-verify", "resume", "strict-stats"},
+    "plan": {"follow-links", "one-input-scale-a-layer", "strict-stats", "without-config"},
+    "prune": {"check", "dry-run", "follow-links", "force", "no-verify", "resume", "strict-stats", "without-config"},
     "quantize": {"check", "dry-run", "follow-links", "force", "no-verify", "one-input-scale-a-layer", "resume",
-        "strict-stats"},
+        "strict-stats", "without-config"},
+    "repair": {"dry-run", "follow-links", "force", "no-verify", "resume"},
     "stats": {"dry-run", "force", "strict-stats"},
     "synth": {"dry-run", "headers-only", "small"},
     "validate": {"all-layers", "all-rows"},
