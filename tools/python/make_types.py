@@ -43,7 +43,8 @@ def make_names(commands: list[Command]) -> str:
     flags = {c.name: {o.name.replace("_", "-") for o in c.options if not o.value} for c in commands}
     for name, words in (("COMMANDS", {c.name for c in commands}), ("OPTIONS", options), ("VALUES", values)):
         listed = ", ".join(f'"{word}"' for word in sorted(words))
-        lines += wrapped(f"{name} = {{{listed}}}  # fmt: skip", 0)
+        lines += wrapped(f"{name} = {{{listed}}}", 0)
+        lines[-1] += "  # fmt: skip"
     arguments = {c.name: {a.name: argument_name(c.name, a) for a in c.arguments} for c in commands}
     lines += ["ARGUMENTS = {"]
     for key in sorted(arguments):

@@ -21,8 +21,7 @@ VALUES = {"against", "also", "arithmetic", "at", "base-model", "baseline", "bloc
     "max-shard-size", "max-tokens", "method", "modules", "odd-blocks", "only", "output", "pattern", "plan", "profile",
     "prompt", "quantized-by", "recipe", "rule", "scale-dtype", "scale-search", "seed", "select", "sequential",
     "shape", "shrink", "source", "stats", "stride", "sweeps", "take", "task", "tasks", "tensor", "text", "to",
-    "token-weights", "tokens", "tolerance", "values", "vocab", "write-baseline", "zero-block", "zero-points"}  # fmt:
-    skip
+    "token-weights", "tokens", "tolerance", "values", "vocab", "write-baseline", "zero-block", "zero-points"}  # fmt: skip
 ARGUMENTS = {
     "card": {"DIR": "artifact"},
     "compress": {"SRC": "source", "DST": "destination"},

@@ -129,6 +129,45 @@ class LintRules(TypedDict):
     rules: list[Rule]
 
 
+class Diff(TypedDict):
+    """The document `diff`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        a
+        b
+        tolerance
+        headers_only: no weights were read
+        failed: entries and keys that `fail_on` counts
+        counts: entries of each class
+        renamed: entries under other names
+        same_bytes: entries equal byte for byte
+        rows: by layer and projection
+        files: files that are no weights
+        config: keys of config.json and generation_config.json that differ, and the quantization of modules that the
+            configs state differently
+        moved: what of that which differs is elsewhere, or in another order, in B
+        findings
+        entries
+    """
+
+    schema_version: int
+    a: Side
+    b: Side
+    tolerance: float
+    headers_only: bool
+    failed: int
+    counts: dict[str, int]
+    renamed: int
+    same_bytes: int
+    rows: list[Row]
+    files: list[ComparedFile]
+    config: list[ConfigKey]
+    moved: list[MovedWeights]
+    findings: list[Finding]
+    entries: list[Entry]
+
+
 class Convert(TypedDict):
     """The document `convert`.
 
@@ -225,211 +264,24 @@ ConvertPlan.__doc__ = """The document `convert --plan`.
     """
 
 
-class Plan(TypedDict):
-    """The document `plan`.
+class Repair(TypedDict):
+    """The document `repair`.
 
     Keys:
         schema_version: 1; counts up when a field changes or goes
-        plan: file that was written
-        layout
-        files
-        tensors
-        bytes_read
-        bytes_written
-        peak_memory
-        findings
-        tasks: with `tasks`, as the next three
-        balance: the largest task over the mean
-        overhead: bytes of all tasks over those of one
-        task_bytes
+        mends: in the order in which they were applied
+        unmended: what is beyond repair, and why
+        left: what lint finds in the result
+        mended: whether no warning and no error is left
+        written: the run
     """
 
     schema_version: int
-    plan: str
-    layout: str
-    files: int
-    tensors: int
-    bytes_read: int
-    bytes_written: int
-    peak_memory: int
-    findings: list[Finding]
-    tasks: NotRequired[int]
-    balance: NotRequired[float]
-    overhead: NotRequired[float]
-    task_bytes: NotRequired[list[int]]
-
-
-class Recipes(TypedDict):
-    """The document `recipes`.
-
-    Keys:
-        schema_version: 1; counts up when a field changes or goes
-        recipes
-    """
-
-    schema_version: int
-    recipes: list[Recipe]
-
-
-class RecipesName(TypedDict):
-    """The document `recipes NAME`.
-
-    Keys:
-        schema_version: 1; counts up when a field changes or goes
-        name
-        summary: what it is for
-        text: the recipe, YAML
-    """
-
-    schema_version: int
-    name: str
-    summary: str
-    text: str
-
-
-class StatsInspect(TypedDict):
-    """The document `stats inspect`.
-
-    Keys:
-        schema_version: 1; counts up when a field changes or goes
-        path
-        hash_xxh3_128: of the file
-        structure: hash of linears and K
-        weights: hash of the final norm
-        tokens
-        text
-        weighting
-        input: hash of model, tokens, their weights and the order of collecting, of `compress`
-        predecessor: of sequential runs
-        entries
-        heldout_entries
-    """
-
-    schema_version: int
-    path: str
-    hash_xxh3_128: str
-    structure: str
-    weights: str
-    tokens: str
-    text: str
-    weighting: str
-    input: str
-    predecessor: str
-    entries: list[StatisticsEntry]
-    heldout_entries: list[StatisticsEntry]
-
-
-class StatsCollectDryRun(TypedDict):
-    """The document `stats collect --dry-run`.
-
-    Keys:
-        schema_version: 1; counts up when a field changes or goes
-        dry_run: true
-        path: file that would be written
-        device
-        windows
-        tokens: that sums are over
-        held_out_tokens
-        entries
-        bytes_read: of weights
-        bytes_written: of sums
-        peak_memory: bytes, at most, beside mapped weights
-    """
-
-    schema_version: int
-    dry_run: bool
-    path: str
-    device: str
-    windows: int
-    tokens: int
-    held_out_tokens: int
-    entries: int
-    bytes_read: int
-    bytes_written: int
-    peak_memory: int
-
-
-class StatsCheck(TypedDict):
-    """The document `stats check`.
-
-    Keys:
-        schema_version: 1; counts up when a field changes or goes
-        linears: of the checkpoint
-        served: with tokens
-        full: full Hessians of at least 4 tokens an input
-        few_tokens: of 1 to 4 tokens an input
-        fewer_tokens_than_inputs
-        diagonal: a diagonal alone
-        without_tokens
-        without_inputs: with tokens whose inputs are all 0
-        first_missing: the first linears without an entry
-        weights: `same`, `others` or `unknown`
-    """
-
-    schema_version: int
-    linears: int
-    served: int
-    full: int
-    few_tokens: int
-    fewer_tokens_than_inputs: int
-    diagonal: int
-    without_tokens: int
-    without_inputs: int
-    first_missing: list[str]
-    weights: str
-
-
-class MergeOfACompleteDirectory(TypedDict):
-    """The document `merge of a complete directory`.
-
-    Keys:
-        schema_version: 1; counts up when a field changes or goes
-        destination
-        was_complete: true
-    """
-
-    schema_version: int
-    destination: str
-    was_complete: bool
-
-
-class Diff(TypedDict):
-    """The document `diff`.
-
-    Keys:
-        schema_version: 1; counts up when a field changes or goes
-        a
-        b
-        tolerance
-        headers_only: no weights were read
-        failed: entries and keys that `fail_on` counts
-        counts: entries of each class
-        renamed: entries under other names
-        same_bytes: entries equal byte for byte
-        rows: by layer and projection
-        files: files that are no weights
-        config: keys of config.json and generation_config.json that differ, and the quantization of modules that the
-            configs state differently
-        moved: what of that which differs is elsewhere, or in another order, in B
-        findings
-        entries
-    """
-
-    schema_version: int
-    a: Side
-    b: Side
-    tolerance: float
-    headers_only: bool
-    failed: int
-    counts: dict[str, int]
-    renamed: int
-    same_bytes: int
-    rows: list[Row]
-    files: list[ComparedFile]
-    config: list[ConfigKey]
-    moved: list[MovedWeights]
-    findings: list[Finding]
-    entries: list[Entry]
+    mends: list[Mend]
+    unmended: list[Finding]
+    left: list[Finding]
+    mended: bool
+    written: NotRequired[Written]
 
 
 class Validate(TypedDict):
@@ -582,6 +434,174 @@ class Card(TypedDict):
     text: str
 
 
+class StatsInspect(TypedDict):
+    """The document `stats inspect`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        path
+        hash_xxh3_128: of the file
+        structure: hash of linears and K
+        weights: hash of the final norm
+        tokens
+        text
+        weighting
+        input: hash of model, tokens, their weights and the order of collecting, of `compress`
+        predecessor: of sequential runs
+        entries
+        heldout_entries
+    """
+
+    schema_version: int
+    path: str
+    hash_xxh3_128: str
+    structure: str
+    weights: str
+    tokens: str
+    text: str
+    weighting: str
+    input: str
+    predecessor: str
+    entries: list[StatisticsEntry]
+    heldout_entries: list[StatisticsEntry]
+
+
+class StatsCollectDryRun(TypedDict):
+    """The document `stats collect --dry-run`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        dry_run: true
+        path: file that would be written
+        device
+        windows
+        tokens: that sums are over
+        held_out_tokens
+        entries
+        bytes_read: of weights
+        bytes_written: of sums
+        peak_memory: bytes, at most, beside mapped weights
+    """
+
+    schema_version: int
+    dry_run: bool
+    path: str
+    device: str
+    windows: int
+    tokens: int
+    held_out_tokens: int
+    entries: int
+    bytes_read: int
+    bytes_written: int
+    peak_memory: int
+
+
+class StatsCheck(TypedDict):
+    """The document `stats check`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        linears: of the checkpoint
+        served: with tokens
+        full: full Hessians of at least 4 tokens an input
+        few_tokens: of 1 to 4 tokens an input
+        fewer_tokens_than_inputs
+        diagonal: a diagonal alone
+        without_tokens
+        without_inputs: with tokens whose inputs are all 0
+        first_missing: the first linears without an entry
+        weights: `same`, `others` or `unknown`
+    """
+
+    schema_version: int
+    linears: int
+    served: int
+    full: int
+    few_tokens: int
+    fewer_tokens_than_inputs: int
+    diagonal: int
+    without_tokens: int
+    without_inputs: int
+    first_missing: list[str]
+    weights: str
+
+
+class Recipes(TypedDict):
+    """The document `recipes`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        recipes
+    """
+
+    schema_version: int
+    recipes: list[Recipe]
+
+
+class RecipesName(TypedDict):
+    """The document `recipes NAME`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        name
+        summary: what it is for
+        text: the recipe, YAML
+    """
+
+    schema_version: int
+    name: str
+    summary: str
+    text: str
+
+
+class Plan(TypedDict):
+    """The document `plan`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        plan: file that was written
+        layout
+        files
+        tensors
+        bytes_read
+        bytes_written
+        peak_memory
+        findings
+        tasks: with `tasks`, as the next three
+        balance: the largest task over the mean
+        overhead: bytes of all tasks over those of one
+        task_bytes
+    """
+
+    schema_version: int
+    plan: str
+    layout: str
+    files: int
+    tensors: int
+    bytes_read: int
+    bytes_written: int
+    peak_memory: int
+    findings: list[Finding]
+    tasks: NotRequired[int]
+    balance: NotRequired[float]
+    overhead: NotRequired[float]
+    task_bytes: NotRequired[list[int]]
+
+
+class MergeOfACompleteDirectory(TypedDict):
+    """The document `merge of a complete directory`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        destination
+        was_complete: true
+    """
+
+    schema_version: int
+    destination: str
+    was_complete: bool
+
+
 class Synth(TypedDict):
     """The document `synth`.
 
@@ -690,128 +710,6 @@ class Rule(TypedDict):
     summary: NotRequired[str]
 
 
-class Module(TypedDict):
-    """A part of documents: `module`.
-
-    Keys:
-        name
-        shape: E, N, K
-        quality: what pruning or quantizing cost
-        cast: `exact`: MXFP4 cast without loss
-        solver: with `stats`: how it was solved
-        kept: with `keep_global_scale`: codes and scales against that checkpoint
-    """
-
-    name: str
-    shape: list[int]
-    quality: NotRequired[Quality]
-    cast: NotRequired[str]
-    solver: NotRequired[Solver]
-    kept: NotRequired[Kept]
-
-
-class File(TypedDict):
-    """A part of documents: `file`.
-
-    Keys:
-        name: name in the directory
-        bytes: its size
-        exact: whether the size is exact; of other files in a dry run
-    """
-
-    name: str
-    bytes: int
-    exact: NotRequired[bool]
-
-
-PlannedTensor = TypedDict("PlannedTensor", {
-    "name": "str", "dtype": "str", "shape": "list[int]", "bytes": "int", "file": "str", "decision": "str", "rule":
-        "str", "from": "str",
-})  # fmt: skip
-PlannedTensor.__doc__ = """A part of documents: `planned tensor`.
-
-    Keys:
-        name
-        dtype
-        shape
-        bytes
-        file
-        decision: `copy` or what it becomes
-        rule: why: `rule 2 (experts)` of a recipe
-        from: source tensor or module
-    """
-
-
-class Budget(TypedDict):
-    """A part of documents: `budget`.
-
-    Keys:
-        share: of the bytes, that are pruned
-        loss: expected loss of pruning them, beyond that of quantizing
-        dense_loss: expected loss of quantizing all units
-        units: cheapest a byte first
-    """
-
-    share: float
-    loss: float
-    dense_loss: float
-    units: list[PruningUnit]
-
-
-class Collecting(TypedDict):
-    """A part of documents: `collecting`.
-
-    Keys:
-        tokens: that sums are over
-        entries: of the statistics
-        statistics_bytes
-        work: folder that is there until the artifact is whole
-        work_bytes: of it, the statistics among them
-        peak_memory: bytes, at most, beside mapped weights
-    """
-
-    tokens: int
-    entries: int
-    statistics_bytes: int
-    work: str
-    work_bytes: int
-    peak_memory: int
-
-
-class Recipe(TypedDict):
-    """A part of documents: `recipe`.
-
-    Keys:
-        name
-        summary: what it is for
-    """
-
-    name: str
-    summary: str
-
-
-class StatisticsEntry(TypedDict):
-    """A part of documents: `statistics entry`.
-
-    Keys:
-        name
-        linears: that it serves
-        kind: `hessian`, `hessian_blocks` or `sum_squares`
-        k: inputs
-        tokens
-        target_offset: whether it has one
-        fisher: whether it has a Fisher Hessian
-    """
-
-    name: str
-    linears: list[str]
-    kind: str
-    k: int
-    tokens: int
-    target_offset: bool
-    fisher: bool
-
-
 class Side(TypedDict):
     """A part of documents: `side`.
 
@@ -913,6 +811,144 @@ Entry.__doc__ = """A part of documents: `entry`.
         figures
         message
     """
+
+
+class Module(TypedDict):
+    """A part of documents: `module`.
+
+    Keys:
+        name
+        shape: E, N, K
+        quality: what pruning or quantizing cost
+        cast: `exact`: MXFP4 cast without loss
+        solver: with `stats`: how it was solved
+        kept: with `keep_global_scale`: codes and scales against that checkpoint
+    """
+
+    name: str
+    shape: list[int]
+    quality: NotRequired[Quality]
+    cast: NotRequired[str]
+    solver: NotRequired[Solver]
+    kept: NotRequired[Kept]
+
+
+class File(TypedDict):
+    """A part of documents: `file`.
+
+    Keys:
+        name: name in the directory
+        bytes: its size
+        exact: whether the size is exact; of other files in a dry run
+    """
+
+    name: str
+    bytes: int
+    exact: NotRequired[bool]
+
+
+PlannedTensor = TypedDict("PlannedTensor", {
+    "name": "str", "dtype": "str", "shape": "list[int]", "bytes": "int", "file": "str", "decision": "str", "rule":
+        "str", "from": "str",
+})  # fmt: skip
+PlannedTensor.__doc__ = """A part of documents: `planned tensor`.
+
+    Keys:
+        name
+        dtype
+        shape
+        bytes
+        file
+        decision: `copy` or what it becomes
+        rule: why: `rule 2 (experts)` of a recipe
+        from: source tensor or module
+    """
+
+
+class Budget(TypedDict):
+    """A part of documents: `budget`.
+
+    Keys:
+        share: of the bytes, that are pruned
+        loss: expected loss of pruning them, beyond that of quantizing
+        dense_loss: expected loss of quantizing all units
+        units: cheapest a byte first
+    """
+
+    share: float
+    loss: float
+    dense_loss: float
+    units: list[PruningUnit]
+
+
+class Collecting(TypedDict):
+    """A part of documents: `collecting`.
+
+    Keys:
+        tokens: that sums are over
+        entries: of the statistics
+        statistics_bytes
+        work: folder that is there until the artifact is whole
+        work_bytes: of it, the statistics among them
+        peak_memory: bytes, at most, beside mapped weights
+    """
+
+    tokens: int
+    entries: int
+    statistics_bytes: int
+    work: str
+    work_bytes: int
+    peak_memory: int
+
+
+class Mend(TypedDict):
+    """A part of documents: `mend`.
+
+    Keys:
+        mend: its name
+        rules: lint rules that led to it
+        bytes: of tensors and files that are written otherwise
+        tensors: made, changed or taken
+        dropped: tensors of the source that go, as `FILE: NAME`
+        files: that go, are taken in or are written otherwise
+        settings: keys of config files
+        prefix: what goes from all names; may be empty
+        loss: of a fold, by module: relative error of its weights
+    """
+
+    mend: str
+    rules: list[str]
+    bytes: int
+    tensors: list[str]
+    dropped: list[str]
+    files: list[str]
+    settings: list[Setting]
+    prefix: str
+    loss: dict[str, float]
+
+
+class Written(TypedDict):
+    """A part of documents: `written`.
+
+    Keys:
+        files: weight files
+        files_kept: weight files of an earlier run
+        tensors
+        bytes_read
+        bytes_written
+        bytes_verified: read back and compared
+        seconds
+        findings
+    """
+
+    files: int
+    files_kept: int
+    tensors: int
+    bytes_read: int
+    bytes_written: int
+    bytes_verified: int
+    seconds: float
+    findings: list[Finding]
 
 
 class SolvedRows(TypedDict):
@@ -1141,6 +1177,40 @@ class Continuation(TypedDict):
     tokens: list[GeneratedToken]
 
 
+class StatisticsEntry(TypedDict):
+    """A part of documents: `statistics entry`.
+
+    Keys:
+        name
+        linears: that it serves
+        kind: `hessian`, `hessian_blocks` or `sum_squares`
+        k: inputs
+        tokens
+        target_offset: whether it has one
+        fisher: whether it has a Fisher Hessian
+    """
+
+    name: str
+    linears: list[str]
+    kind: str
+    k: int
+    tokens: int
+    target_offset: bool
+    fisher: bool
+
+
+class Recipe(TypedDict):
+    """A part of documents: `recipe`.
+
+    Keys:
+        name
+        summary: what it is for
+    """
+
+    name: str
+    summary: str
+
+
 class WeightStatistics(TypedDict):
     """A part of documents: `weight statistics`.
 
@@ -1167,6 +1237,54 @@ class WeightStatistics(TypedDict):
     block_scales_nan: int
     global_scale_min: float
     global_scale_max: float
+
+
+class Figures(TypedDict):
+    """A part of documents: `figures`.
+
+    Keys:
+        values: values compared
+        different: beyond the tolerance
+        cosine
+        snr_db
+        relative_error
+        max_abs: largest difference
+        first
+    """
+
+    values: int
+    different: int
+    cosine: Optional[float]
+    snr_db: Optional[float]
+    relative_error: Optional[float]
+    max_abs: Optional[float]
+    first: NotRequired[FirstDifference]
+
+
+class MovedPair(TypedDict):
+    """A part of documents: `moved pair`.
+
+    Keys:
+        a
+        b
+    """
+
+    a: str
+    b: str
+
+
+class Stored(TypedDict):
+    """A part of documents: `stored`.
+
+    Keys:
+        tensor
+        format
+        shape
+    """
+
+    tensor: str
+    format: str
+    shape: list[int]
 
 
 class Quality(TypedDict):
@@ -1248,52 +1366,16 @@ class PruningUnit(TypedDict):
     pruned: bool
 
 
-class Figures(TypedDict):
-    """A part of documents: `figures`.
+class Setting(TypedDict):
+    """A part of documents: `setting`.
 
     Keys:
-        values: values compared
-        different: beyond the tolerance
-        cosine
-        snr_db
-        relative_error
-        max_abs: largest difference
-        first
+        file
+        key
     """
 
-    values: int
-    different: int
-    cosine: Optional[float]
-    snr_db: Optional[float]
-    relative_error: Optional[float]
-    max_abs: Optional[float]
-    first: NotRequired[FirstDifference]
-
-
-class MovedPair(TypedDict):
-    """A part of documents: `moved pair`.
-
-    Keys:
-        a
-        b
-    """
-
-    a: str
-    b: str
-
-
-class Stored(TypedDict):
-    """A part of documents: `stored`.
-
-    Keys:
-        tensor
-        format
-        shape
-    """
-
-    tensor: str
-    format: str
-    shape: list[int]
+    file: str
+    key: str
 
 
 class WeightError(TypedDict):
