@@ -164,8 +164,8 @@ void FileStates::check_unchanged(const std::string& advice) const {
     if (found.inode != then.inode || found.device != then.device)
       refuse(file, kStays, "another file of that name: it was replaced");
     if (found.bytes != then.bytes)
-      refuse(file, kStays, fmt::format("it changed: {} bytes before, {} now", then.bytes, found.bytes));
-    refuse(file, kStays, "it changed: written to or touched");
+      refuse(file, kStays, fmt::format("a change: {} bytes before, {} now", then.bytes, found.bytes));
+    refuse(file, kStays, "a change: written to or touched");
   }
   for (const auto& [file, state] : now) {
     if (!files_.contains(file) && is_read_by_name(file))

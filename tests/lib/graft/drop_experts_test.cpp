@@ -230,7 +230,7 @@ TEST_CASE(
                    check_kept_experts(groups, find_expert_blocks(groups),
                                       {{"model.layers.0.mlp.experts", {0, 1, 4}}}, "x.json");
                  }),
-                 "equally many experts of each of 3, found 2 of 3 in group 0"));
+                 "equally many experts of each of 3 groups, found 2 of 3 in group 0"));
   const Checkpoint narrow = source(R"(, "n_group": 3, "topk_group": 1)");
   CHECK(contains(message_of([&] { kept(narrow, 3, {1, 2, 3, 4, 5, 6}); }), "groups with enough experts"));
   // Routers with a correction score a group by its best two experts.

@@ -70,15 +70,15 @@ TEST_CASE("each change of a file is one message with its name, what changed and 
       {"replaced below", [](const Files& f) { replace(f.source / "sub/b.txt"); }, "sub/b.txt",
        "it was replaced"},
       {"overwritten", [](const Files& f) { overwrite(f.source / "config.json"); }, "config.json",
-       "found it changed: written to or touched"},
+       "found a change: written to or touched"},
       {"touched",
        [](const Files& f) {
          const fs::path file = f.source / "config.json";
          fs::last_write_time(file, fs::last_write_time(file) + std::chrono::nanoseconds(1000));
        },
-       "config.json", "found it changed: written to or touched"},
+       "config.json", "found a change: written to or touched"},
       {"longer", [](const Files& f) { std::ofstream(f.source / "config.json", std::ios::app) << "12"; },
-       "config.json", "found it changed: 19 bytes before, 21 now"},
+       "config.json", "found a change: 19 bytes before, 21 now"},
       {"removed", [](const Files& f) { fs::remove(f.source / "a.safetensors"); }, "a.safetensors",
        "found no file: it was removed or renamed"},
       {"renamed", [](const Files& f) { fs::rename(f.source / "config.json", f.source / "config.json.old"); },
@@ -87,7 +87,8 @@ TEST_CASE("each change of a file is one message with its name, what changed and 
        "expected no new file while its directory is being read, found one"},
       {"added below", [](const Files& f) { std::ofstream(f.source / "sub/new.safetensors") << "{}"; },
        "sub/new.safetensors", "expected no new file"},
-      {"behind a link", [](const Files& f) { overwrite(f.scratch / "elsewhere"); }, "link", "found a change"},
+      {"behind a link", [](const Files& f) { overwrite(f.scratch / "elsewhere"); }, "link",
+       "found a change"},
       {"a link to another file",
        [](const Files& f) {
          fs::remove(f.source / "link");
@@ -95,13 +96,13 @@ TEST_CASE("each change of a file is one message with its name, what changed and 
        },
        "link", "it was replaced"},
       {"a link to nothing", [](const Files& f) { fs::remove(f.scratch / "elsewhere"); }, "link",
-       "found none"},
+       "found no file"},
       {"a file as a folder",
        [](const Files& f) {
          fs::remove(f.source / "config.json");
          fs::create_directory(f.source / "config.json");
        },
-       "config.json", "found none"},
+       "config.json", "found no file"},
       {"the whole directory",
        [](const Files& f) {
          fs::copy(f.source, f.scratch / "copy", fs::copy_options::recursive);
@@ -110,7 +111,7 @@ TEST_CASE("each change of a file is one message with its name, what changed and 
        },
        "a.safetensors", "it was replaced"},
       {"the directory gone", [](const Files& f) { fs::rename(f.source, f.scratch / "old"); }, "a.safetensors",
-       "found none"},
+       "found no file"},
   };
   for (const Case& c : cases) {
     CAPTURE(c.what);
