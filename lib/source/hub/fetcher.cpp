@@ -148,12 +148,8 @@ void wait_for(milliseconds time) {
   }
 }
 
-/// Bytes that an attempt must receive to be no failure. A server that ends each answer after a few bytes
-/// would keep a run for months.
-constexpr uint64_t kLeastProgress = 64u << 10;
-
 /// Calls `attempt` until it succeeds. It then returns nothing. `progress` is the number of received bytes.
-/// Failures are counted anew after each kLeastProgress bytes.
+/// Failures are counted anew after each received byte.
 template <class Attempt>
 void repeat(const RetryPolicy& policy, const std::string& what, const uint64_t& progress, Attempt&& attempt) {
   uint64_t before = progress;
@@ -165,9 +161,8 @@ void repeat(const RetryPolicy& policy, const std::string& what, const uint64_t& 
       failure = Passing{e.what()};
     }
     if (!failure) return;
-    const bool has_progress = progress - before >= kLeastProgress;
-    failures = has_progress ? 1 : failures + 1;
-    if (has_progress) before = progress;
+    failures = progress == before ? failures + 1 : 1;
+    before = progress;
     if (failures >= policy.attempts) {
       throw Error(fmt::format("{}: expected an answer, found {} in {} attempts; try again later", what,
                               failure->what, failures));

@@ -14,7 +14,7 @@ namespace twofour {
 
 /// The rule by which a failed request is repeated.
 struct RetryPolicy {
-  int attempts = 6;  ///< number of failures in a row, with less than 64 KiB between them, that make an Error
+  int attempts = 6;  ///< number of failures in a row without a received byte that make an Error
   std::chrono::milliseconds first_wait{500};  ///< wait after the first failure; it doubles with each failure
   /// The longest wait that a server may request. A longer wait is an Error.
   std::chrono::seconds longest_retry_after{600};
