@@ -262,9 +262,11 @@ std::function<int()> setup_repair(Arguments& args, const Common& common) {
       .value_name("PATH");
   args.option("--only", o->only, "Mend only findings of these rules: ids or globs")
       .value_name("RULE")
+      .default_text("all rules")
       .separated_by(',');
   args.option("--fold", o->fold, "Give fused linears the larger of unequal global scales, at a stated loss")
-      .one_of({"larger"});
+      .one_of({"larger"})
+      .default_text("none is folded");
   args.option(
           "--input-scale", o->input_scale,
           "Scales for linears without a valid one: of neighbours, constant=X (1.0 is an amax of 2688), or "
@@ -273,7 +275,9 @@ std::function<int()> setup_repair(Arguments& args, const Common& common) {
       .default_text("neighbours");
   std::vector<std::string> profiles;
   for (const LintProfile& profile : lint_profiles()) profiles.push_back(profile.name);
-  args.option("--profile", o->profile, "Severities of what is left, as of lint").one_of(profiles);
+  args.option("--profile", o->profile, "Severities of what is left, as of lint")
+      .one_of(profiles)
+      .default_text("those of the rules");
   o->common.max_shard_size = "5GB";
   add_shard_size_option(args, o->common.max_shard_size);
   add_writing_options(args, o->common, false, true);

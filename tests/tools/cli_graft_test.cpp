@@ -137,7 +137,7 @@ TEST_CASE("graft and drop with wrong arguments are one line, exit code 2, and le
   check_one_line(run_program({"drop", src, out, "--experts", "8"}), "expected --by FILE");
   check_one_line(run_program({"drop", src, out, "--experts", "0", "--by", by}), "expected a number from 1");
   check_one_line(run_program({"drop", src, out, "--experts", "7", "--by", by}),
-                 "at least the 8 experts a token");
+                 "at least 8 experts, the count per token");
   check_one_line(run_program({"drop", src, out, "--experts", by, "--by", by}),
                  "expected with a number of experts");
   check_one_line(run_program({"drop", src, out, "--modules", "lm_head", "--by", by}),

@@ -75,7 +75,7 @@ TEST_CASE("every command that copies has --follow-links, and no other") {
     if (line.starts_with("## ")) command = line.substr(3);
     if (line.starts_with("- [") && line.find("`--follow-links`") != line.npos) found.push_back(command);
   }
-  CHECK(found == Words{"convert", "quantize", "prune", "compress", "graft", "drop", "plan"});
+  CHECK(found == Words{"convert", "quantize", "prune", "compress", "graft", "drop", "repair", "plan"});
 }
 
 TEST_CASE("a link out of the checkpoint is refused by every command that copies, before it writes") {

@@ -346,12 +346,12 @@ TEST_CASE("published mixtures are respelled, widened in part and kept beside oth
        "modelopt",
        "2",
        {"--to", "bf16", "--include", "*.0.mlp.gate_proj"},
-       "since loaders give linears that they fuse one format"},
+       "because loaders give linears that they fuse one format"},
       {"tiny",
        "modelopt",
        "2",
        {"--to", "bf16", "--include", "*layers.1.mlp.*gate_proj"},
-       "since loaders give the experts of a layer one format"},
+       "because loaders give the experts of a layer one format"},
   };
   size_t number = 0;
   for (const Published& p : all) {

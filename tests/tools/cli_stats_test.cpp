@@ -836,7 +836,7 @@ TEST_CASE("rules take methods and sweeps for convert --stats, and make what the 
               .code == 2);
   }
   CHECK(has(refused("  - {match: mlp, to: fp8, sweeps: 1}\n"),
-            "expected with to: keep, nvfp4, v7, v7-packed or g8 only"));
+            "expected it only with to: keep, nvfp4, v7, v7-packed or g8"));
   CHECK(has(refused("  - {match: mlp, to: fp8}\n"), "--stats: expected a rule to: nvfp4"));
   CHECK(has(refused("  - {match: mlp, to: keep, method: joint}\n"), "expected it only with pattern"));
   // Without statistics or masks nothing chooses pairs.
@@ -867,7 +867,7 @@ TEST_CASE("statistics that do not fit are refused before there is an output") {
   CHECK(refused(b).find("expected K of 80, found 64") != std::string::npos);
   b = statistics();
   b.metadata["weights"] = "of others";
-  CHECK(refused(b, {"--strict-stats"}).find("found another final norm") != std::string::npos);
+  CHECK(refused(b, {"--strict-stats"}).find("found a different final norm") != std::string::npos);
   b = statistics();
   const float nan = std::nanf("");
   std::memcpy(&b.tensors[0].bytes[400], &nan, sizeof(nan));
@@ -963,7 +963,7 @@ TEST_CASE("targets and sums beyond reason are refused or reported by what reads 
   REQUIRE_MESSAGE(o.code == 0, o.err);
   CHECK_MESSAGE(has(o.err,
                     "1 of 7 matrices are not chosen by a full Hessian with descent: inputs that are all 0 "
-                    "(the first, " +
+                    "(the first: " +
                         down + ": inputs that are all 0, in 500 tokens)"),
                 o.err);
   CHECK(has(o.err, "[few-statistics]"));

@@ -348,7 +348,7 @@ TEST_CASE("interrupted after some files, a run says what stays and goes on from 
       CHECK(o.err.starts_with("twofour: interrupted\n"));
       CHECK_MESSAGE(o.err.find("weight files are finished and kept; --resume continues") != std::string::npos,
                     o.err);
-      CHECK(run_program(trial.words).err.find("--resume goes on with it") != std::string::npos);
+      CHECK(run_program(trial.words).err.find("--resume continues it") != std::string::npos);
     }
     trial.check_state();
     trial.check_resumes();

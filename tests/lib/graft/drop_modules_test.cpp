@@ -84,7 +84,8 @@ TEST_CASE("what would leave no sound model is refused and leaves nothing") {
     CHECK(!fs::exists(scratch / "out"));
   };
   refused("model.layers.0.*", "expected layers 0 to 1 in the result, found no 0");
-  refused("model.layers.1.*", "draft layers, which are numbered behind them, stay");
+  refused("model.layers.1.*",
+          "draft layers, which are numbered after the last layers, to be dropped with them");
   refused("*", "expected tensors to stay");
   refused("nothing", "--modules 'nothing': expected a module");
   refused("*.experts.2.*", "--experts drops experts");

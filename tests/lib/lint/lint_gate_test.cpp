@@ -169,7 +169,7 @@ TEST_CASE(
   CHECK(fired(report) == std::set<std::string>{"baseline-stale"});
   CHECK(report.findings.size() == 2);
   CHECK(!report.failed());
-  CHECK(contains(report.findings[0].message, "expected unequal-global-scales as "));
+  CHECK(contains(report.findings[0].message, "expected unequal-global-scales (in "));
   CHECK(lint_with(sound, {.headers_only = true, .baseline = &baseline}).findings.empty());
   CHECK(lint_with(sound, {.levels = {{"unequal-global-scales", std::nullopt}}, .baseline = &baseline})
             .findings.empty());

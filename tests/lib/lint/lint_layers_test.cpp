@@ -60,12 +60,12 @@ TEST_CASE("models of no known family are held against themselves") {
       "config-shape: model.layers.2.self_attn.v_proj: expected [128, 256] (as in other layers), found [64, "
       "256]");
   one("a norm of half the width", resize_rows("model.layers.1.post_attention_layernorm.weight", 128),
-      "config-shape: model.layers.1.post_attention_layernorm: expected [256] as other layers have");
+      "config-shape: model.layers.1.post_attention_layernorm: expected [256] (as in other layers)");
   one("a head of half the width", cut_columns("lm_head.weight", 128),
       "config-shape: lm_head.weight: expected [320, 256] (as in the embedding)");
   one("a linear lost",
       all_of({drop("model.layers.2.self_attn.q_proj.weight"), ignore_no_more("layers.2.self_attn.q_proj")}),
-      "tensor-missing: model.layers.2.self_attn.q_proj: expected as 2 other layers have it");
+      "tensor-missing: model.layers.2.self_attn.q_proj: expected it as in 2 other layers");
   one("a bias of other rows", add_bf16("model.layers.1.self_attn.k_proj.bias", {64}),
       "config-shape: model.layers.1.self_attn.k_proj.bias: expected [128] as the rows of its weights");
 }
@@ -97,11 +97,11 @@ TEST_CASE("drafts have what a layer of the model has, inputs and a norm, and are
         "config-shape: mtp.layers.0.self_attn.k_proj.weight: expected [128, 256] "
         "(num_key_value_heads*head_dim");
   mixed("none counted", set_key("text_config.mtp_num_hidden_layers", 0),
-        "layers-extra: mtp_num_hidden_layers: expected 1 as mtp.layers.0");
+        "layers-extra: mtp_num_hidden_layers: expected 1, because mtp.layers.0");
   mixed("two counted", set_key("text_config.mtp_num_hidden_layers", 2),
         "mtp-missing: mtp_num_hidden_layers: expected 2 layers for multi-token prediction, found 1");
   check_one(Base::kDeepSeek, "behind the others and not counted", erase_key("num_nextn_predict_layers"),
-            "layers-extra: num_nextn_predict_layers: expected 1 as model.layers.5");
+            "layers-extra: num_nextn_predict_layers: expected 1, because model.layers.5");
 }
 
 TEST_CASE("a head that is tied and is another matrix is found by its bytes") {

@@ -124,7 +124,7 @@ TEST_CASE("a fused linear is named where its parts are missing") {
   REQUIRE(!causes.empty());
   bool named = false;
   for (const LintFinding& f : causes)
-    named = named || f.message.find("within model.layers.0.self_attn.qkv_proj") != std::string::npos;
+    named = named || f.message.find("model.layers.0.self_attn.qkv_proj") != std::string::npos;
   CHECK(named);
 }
 

@@ -87,8 +87,7 @@ TEST_CASE("each change of a file is one message with its name, what changed and 
        "expected no new file while its directory is being read, found one"},
       {"added below", [](const Files& f) { std::ofstream(f.source / "sub/new.safetensors") << "{}"; },
        "sub/new.safetensors", "expected no new file"},
-      {"behind a link", [](const Files& f) { overwrite(f.scratch / "elsewhere"); }, "link",
-       "found a change"},
+      {"behind a link", [](const Files& f) { overwrite(f.scratch / "elsewhere"); }, "link", "found a change"},
       {"a link to another file",
        [](const Files& f) {
          fs::remove(f.source / "link");

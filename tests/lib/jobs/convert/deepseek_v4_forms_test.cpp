@@ -123,7 +123,7 @@ TEST_CASE("experts in FP8 get E8M0 scales where these are asked for, with a warn
   CHECK(made.scales(kAttention, "") == "F8_E8M0");
   const auto warned = findings_of(made.findings, "e8m0-expert-scales");
   REQUIRE(warned.size() == 1);
-  CHECK(contains(warned[0].message, "reads scale_dtype: f32 alone"));
+  CHECK(contains(warned[0].message, "supports only scale_dtype: f32"));
 }
 
 TEST_CASE("the draft's experts stay or are cast as a rule says, and configs say which") {

@@ -339,7 +339,7 @@ TEST_CASE("experts that are not all widened stay apart, with a warning; a lost b
   OneRule some = rule_to("bf16");
   some.selection.include = parse_patterns({"*.experts.0.*"});
   CHECK_THROWS_WITH_AS(make_plan(Checkpoint::open(scratch / "q"), some),
-                       doctest::Contains("since loaders give the experts of a layer one format"), Error);
+                       doctest::Contains("because loaders give the experts of a layer one format"), Error);
   // Without a configuration, engines are not asked.
   Json config = parse_json("config", read_text(scratch / "q/config.json"));
   config.erase("quantization_config");

@@ -348,7 +348,7 @@ TEST_CASE("lint finds INT4 that contradicts its config or itself, which conversi
          config["quantization_config"]["bits"] = 8;
          m.config = config.dump();
        },
-       "quantization_config.bits", "expected 4 as "},
+       "quantization_config.bits", "expected 4 (as in "},
       {"symmetric", ".weight_shape", "expected N and K of",
        [](Int4Model&, TensorData& t) { t.bytes[0] ^= 0x40; }},
   };

@@ -327,7 +327,7 @@ TEST_CASE("lint names scales beside floats, and holds one file against its folde
   tensors.pop_back();
   write_checkpoint(scratch / "floats", {tensors},
                    R"({"quantization_config": {"quant_method": "modelopt", "has_zero_point": true}})");
-  CHECK(has(scratch / "floats", "incomplete-module", "as no module has zero points"));
+  CHECK(has(scratch / "floats", "incomplete-module", "no module has zero points"));
 }
 
 }  // namespace meaning_test

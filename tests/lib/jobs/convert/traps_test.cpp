@@ -214,9 +214,9 @@ TEST_CASE("trap 3: several formats within what engines fuse, and within the expe
     return refusal(scratch, mixed_tensors(), mixed_config(mixed_layers()),
                    in_dialect("modelopt", {rule_of("bf16", {module})}));
   };
-  CHECK(contains(refused("*.self_attn.k_proj"), "since loaders give linears that they fuse one format"));
-  CHECK(contains(refused("*.experts.1.gate_proj"), "since loaders give the experts of a layer one format"));
-  CHECK(contains(refused("*.down_proj"), "since loaders give the experts of a layer one format"));
+  CHECK(contains(refused("*.self_attn.k_proj"), "because loaders give linears that they fuse one format"));
+  CHECK(contains(refused("*.experts.1.gate_proj"), "because loaders give the experts of a layer one format"));
+  CHECK(contains(refused("*.down_proj"), "because loaders give the experts of a layer one format"));
   // All shards are listed, and share a global scale.
   Tensors t;
   unsigned seed = 1;

@@ -126,7 +126,7 @@ TEST_CASE("every word of a rule reaches it") {
     }
   }
   CHECK(contains(rule_refusal("match: experts, to: nvfp4, draft_experts: yes"), "expected keep or cast"));
-  CHECK(contains(rule_refusal("match: experts, to: keep, draft_experts: keep"), "found with to: keep"));
+  CHECK(contains(rule_refusal("match: experts, to: keep, draft_experts: keep"), "found it with to: keep"));
   for (const std::string to : {"keep", "bf16", "fp8", "mxfp8", "mxfp4", "v7", "v7-packed", "g8"})
     CHECK(rule_of(fmt::format("{{match: mlp, to: {}}}", to)).to == to);
 }
@@ -235,7 +235,7 @@ TEST_CASE("words that do not go together are refused") {
         "to: v7, pattern: '2:4'", "to: bf16, exact: strict", "to: nvfp4, fold: any",
         "to: fp8, input_scale: none", "to: g8, one_input_scale_a_layer: true"}) {
     const std::string message = rule_refusal("match: a, " + keys);
-    CHECK_MESSAGE(message.find(": expected with to: ") != message.npos, message);
+    CHECK_MESSAGE(message.find(": expected it only with to: ") != message.npos, message);
   }
   CHECK(contains(rule_refusal("match: a, to: bf16, granularity: row"),
                  "rules[0].granularity: expected it only with to: fp8, found it with to: bf16"));
@@ -245,8 +245,8 @@ TEST_CASE("words that do not go together are refused") {
     CHECK(contains(rule_refusal(fmt::format("match: a, to: keep, pattern: '2:4', {}", scale)),
                    "expected it without pattern if to: keep is set, found both"));
   }
-  CHECK(
-      contains(rule_refusal("match: a, to: keep, method: magnitude"), "method: expected with pattern only"));
+  CHECK(contains(rule_refusal("match: a, to: keep, method: magnitude"),
+                 "method: expected it only with pattern"));
   CHECK(contains(rule_refusal("match: a, to: keep, pattern: '2:4', method: gptq"),
                  R"(method: expected joint, wanda or magnitude with pattern, found "gptq")"));
   CHECK(contains(rule_refusal("match: a, to: nvfp4, method: joint"),

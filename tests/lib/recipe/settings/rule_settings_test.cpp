@@ -111,7 +111,7 @@ TEST_CASE("a method refuses words that it does not take, as their author wrote t
         "--block-scale: expected with --to v7, v7-packed, g8 or quantize only, found with --to fp8");
   rule.author = Author::kFile;
   CHECK(refusal(rule) ==
-        "block_scale: expected it only with to: v7, v7-packed, g8 or quantize, found it with to: fp8");
+        "block_scale: expected with to: v7, v7-packed, g8 or quantize only, found with to: fp8");
   rule = {.to = "bf16", .fold = Fold::kAny};
   CHECK(refusal(rule) == "--fold any: expected with --to v7, v7-packed or g8 only, found with --to bf16");
   rule = {.to = "quantize", .method = SolveBy::kGptq, .author = Author::kFile};

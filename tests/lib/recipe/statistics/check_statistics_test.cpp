@@ -257,7 +257,7 @@ TEST_CASE("held-out sums and target offsets are held against the linears that th
       refusal([](StatisticsBuilder& b) {
         b.add_floats(kMlp + "down_proj.target_offset", {31, 16}, std::vector<float>(31 * 16));
       }),
-      kMlp + "down_proj.target_offset: expected [32, 16] as " + kMlp + "down_proj has, found F32 [31, 16]"));
+      kMlp + "down_proj.target_offset: expected [32, 16] (as in " + kMlp + "down_proj), found F32 [31, 16]"));
 }
 
 TEST_CASE("each expert of a stack counts as it does where experts are apart") {

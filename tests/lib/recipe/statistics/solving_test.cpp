@@ -46,10 +46,12 @@ TEST_CASE("what a file holds of a linear decides how it is solved") {
   CHECK(choose("sum_squares", 1000, false, own) == "rtn 0 0: only a diagonal");
   CHECK(choose("hessian", 128, false, by_squares) == "rtn 0 0");
   CHECK(choose("hessian", 128, false, descends) == "rtn 2 0.01");
-  CHECK(choose("hessian", 31, false, own) == "rtn 0 0: fewer tokens than inputs, 31 of 32");
-  CHECK(choose("hessian", 31, true, own) == "wanda 0 0.01: fewer tokens than inputs, 31 of 32");
+  CHECK(choose("hessian", 31, false, own) == "rtn 0 0: fewer tokens than inputs, 31 tokens for 32 inputs");
+  CHECK(choose("hessian", 31, true, own) ==
+        "wanda 0 0.01: fewer tokens than inputs, 31 tokens for 32 inputs");
   CHECK(choose("hessian", 128, false, own) == "gptq 2 0.01");
-  CHECK(choose("hessian", 127, false, own) == "gptq 0 0.1: fewer than 4 tokens an input, 127 of 32");
+  CHECK(choose("hessian", 127, false, own) ==
+        "gptq 0 0.1: fewer than 4 tokens an input, 127 tokens for 32 inputs");
   const auto settings = [&](const SolvingSettings& words) {
     const Solving s = choose_solving(Statistics::open(scratch / "s"), "m", words, false);
     return fmt::format("{} {}", s.shrink, s.scale_search);

@@ -179,7 +179,7 @@ TEST_CASE("merging adds sums and counts, keeps the larger amax, and refuses what
   make("3", 3, 1, "others");
   CHECK(message_of([&] {
           merge_statistics({scratch / "1", scratch / "3"}, scratch / "no");
-        }).find("metadata weights: expected w as in") != std::string::npos);
+        }).find("metadata weights: expected w (as in") != std::string::npos);
   StatisticsBuilder other;
   other.add({"m.a", "m.b"}, 32, 100, "packed");
   other.metadata["weights"] = "w";

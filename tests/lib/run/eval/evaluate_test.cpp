@@ -207,7 +207,7 @@ TEST_CASE("windows beyond the model's positions and other vocabularies are refus
   const Decoder fewer = Decoder::open(a.scratch / "other");
   const std::vector<EvalWindow> windows{a.window()};
   Progress progress;
-  contains(message_of([&] { evaluate(*a.decoder, &fewer, windows, progress); }), "48, found 40");
+  contains(message_of([&] { evaluate(*a.decoder, &fewer, windows, progress); }), "48 tokens, found 40");
 }
 
 }  // namespace

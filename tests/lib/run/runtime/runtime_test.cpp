@@ -122,7 +122,7 @@ TEST_CASE("tokens that do not fit the layer are refused") {
         std::string::npos);
   MoeInput limited = draw_tokens(2, 32, 3, 2, 1).input();
   limited.limit = 1;
-  CHECK(message_of([&] { layer.run(limited); }).find("that it was loaded with") != std::string::npos);
+  CHECK(message_of([&] { layer.run(limited); }).find("from loading, found others") != std::string::npos);
 }
 
 TEST_CASE("options that no layer can have are refused") {

@@ -116,7 +116,7 @@ TEST_CASE("an order of groups that the config rules out is refused, a trivial on
                     in = int4_config("gptq", 32, R"(, "desc_act": true)");
   CHECK(error(out).empty());
   w.shuffle(3);
-  CHECK(contains(error(out), "in order of their groups of 32"));
+  CHECK(contains(error(out), "in the order of their groups of 32"));
   CHECK(error(in).empty());
 }
 

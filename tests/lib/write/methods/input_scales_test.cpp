@@ -536,7 +536,7 @@ TEST_CASE("quantize refuses words that floats, or half of what engines fuse, can
                    fp8_config().dump());
   for (const auto& [dialect, found] :
        {std::pair{"modelopt", "W4A16_NVFP4"},
-        {"compressed-tensors", "nvfp4-pack-quantized (tensor_group, weights alone)"}}) {
+        {"compressed-tensors", "nvfp4-pack-quantized (tensor_group, only weights)"}}) {
     const std::string message = refusal(scratch, quantize_with(dialect, "keep"));
     CHECK(contains(message, kExperts + "1.up_proj: expected "));
     CHECK(contains(message, std::string("found ") + found));

@@ -107,7 +107,7 @@ TEST_CASE("what engines multiply as one is quantized as a whole or not at all; u
     split.to = to;
     split.selection.exclude = parse_patterns({"*.q_proj"});
     CHECK_THROWS_WITH_AS(make_plan(Checkpoint::open(scratch / "src"), split),
-                         doctest::Contains("since loaders give linears that they fuse one format"), Error);
+                         doctest::Contains("because loaders give linears that they fuse one format"), Error);
   }
   OneRule recipe = to_nvfp4();
   recipe.selection.exclude = parse_patterns({"*.o_proj"});
