@@ -89,6 +89,7 @@ class DerivedInputScales {
     for (s.place = 0; s.place < values.size(); ++s.place) {
       s.stored = values[s.place];
       const float multiplier = s.divides ? 1.0f / s.stored : s.stored;
+      if (!group) s.fused = fmt::format("{} {} {}", s.module, s.place, s.is_fp8);
       s.multiplier = is_usable(s.stored) && is_usable(multiplier) ? multiplier : 0;
       all_.push_back(s);
     }

@@ -208,6 +208,126 @@ TEST_CASE("what each mend made is proven") {
   }
 }
 
+namespace {
+
+std::vector<std::string> names_like(const Save& s, const std::string& end) {
+  std::vector<std::string> names;
+  for (const auto& [file, tensors] : s.shards) {
+    for (const TensorData& t : tensors) {
+      if (t.name.ends_with(end)) names.push_back(t.name);
+    }
+  }
+  return names;
+}
+
+struct OtherCase {
+  Base base;
+  Plant plant;
+  RepairSettings settings = {};
+  bool with_donor = true;
+};
+
+std::vector<OtherCase> other_cases() {
+  const auto set_all = [](const std::string& end, float value) {
+    return [=](Save& s) {
+      for (const std::string& name : names_like(s, end)) set_number(s, name, value);
+    };
+  };
+  const auto erase_all = [](const std::string& end) {
+    return [=](Save& s) {
+      for (const std::string& name : names_like(s, end)) s.erase(name);
+    };
+  };
+  return {
+      {Base::kMoe, {"expert missing", erase_all("experts.3.up_proj.input_scale")}},
+      {Base::kMoe, {"down missing", erase_all("experts.3.down_proj.input_scale")}},
+      {Base::kMoe,
+       {"layer missing",
+        [](Save& s) {
+          for (const std::string& name : names_like(s, "input_scale")) {
+            if (name.find("layers.1.mlp.experts") != name.npos) s.erase(name);
+          }
+        }}},
+      {Base::kMixtral, {"infinite divisors", set_all("experts.0.w1.input_global_scale", INFINITY)}},
+      {Base::kMixtral, {"missing divisors", erase_all("experts.0.w2.input_global_scale")}},
+      {Base::kLlama, {"all zero", set_all(".input_scale", 0)}},
+      {Base::kLlamaCt, {"none", erase_all("input_global_scale")}, {.input_scale = "constant=0.5"}},
+      {Base::kLlamaCt, {"none", erase_all("input_global_scale")}},
+      {Base::kLlama,
+       {"given", erase_all("layers.1.mlp.down_proj.input_scale")},
+       {.input_scale = "given", .amax = {{"model.layers.1.mlp.down_proj", 0x41200000}}}},
+      {Base::kLlamaKv, {"a value's zero", set_all("layers.1.self_attn.v_proj.v_scale", 0)}},
+      {Base::kLlamaKv,
+       {"both lost",
+        [](Save& s) {
+          for (const char* side : {"k", "v"}) {
+            for (const std::string& name : names_like(s, fmt::format(".{}_scale", side))) {
+              if (name.find("layers.1.") != name.npos) s.erase(name);
+            }
+          }
+        }}},
+      {Base::kLlamaKvCt, {"a key's lost", erase_all("layers.1.self_attn.k_scale")}},
+      {Base::kMoe, {"head", [](Save& s) { s.erase("lm_head.weight"); }}},
+      {Base::kMoe, {"config", [](Save& s) { s.files.erase("config.json"); }}},
+      {Base::kMoe, {"tokenizer", [](Save& s) { s.files.erase("tokenizer.json"); }}},
+      {Base::kMoe, {"index", {}, [](const fs::path& d) { fs::remove(d / kIndexName); }}},
+      {Base::kTiny, {"experts lost", [](Save& s) { s.erase_below("model.layers.1.mlp.experts.5."); }}},
+      {Base::kQwenMixed,
+       {"entry",
+        [](Save& s) {
+          s.edit("config.json", [](Json& c) {
+            Json& layers = c["quantization_config"]["quantized_layers"];
+            layers.erase(layers.items().begin()->first);
+          });
+        }}},
+      {Base::kV4, {"norm", [](Save& s) { s.erase("norm.weight"); }}},
+      {Base::kDeepSeek, {"norm", [](Save& s) { s.erase("model.norm.weight"); }}},
+  };
+}
+
+}  // namespace
+
+TEST_CASE("mends of other formats and settings are proven") {
+  for (const OtherCase& one : other_cases()) {
+    CAPTURE(std::string(base_name(one.base)));
+    CAPTURE(std::string(one.plant.name));
+    Broken b(one.base, {one.plant}, one.settings, one.with_donor);
+    std::string left;
+    for (const Finding& f : b.repaired.unmended) left += f.where + ": " + f.message + "\n";
+    CHECK_MESSAGE(!b.repaired.mends.empty(), left);
+    if (!b.repaired.mends.empty()) CHECK(b.validated() == "");
+  }
+}
+
+TEST_CASE("a repair by one rule loses no bytes of files that it does not ask about") {
+  const auto with_copy = [](bool changed) {
+    return Plant{"copy", {}, [=](const fs::path& d) {
+                   fs::path file;
+                   for (const auto& entry : fs::directory_iterator(d)) {
+                     if (entry.path().extension() == ".safetensors") file = entry.path();
+                   }
+                   fs::copy_file(file, d / "old.safetensors");
+                   if (!changed) return;
+                   std::fstream stream(d / "old.safetensors",
+                                       std::ios::in | std::ios::out | std::ios::binary);
+                   stream.seekp(-1, std::ios::end);
+                   stream.put('\x55');
+                 }};
+  };
+  const RepairSettings only{.only = {"suspicious-scale"}};
+  Broken same(Base::kLlama, {plants()[3], with_copy(false)}, only, false);
+  REQUIRE(same.repaired.mends.size() == 2);
+  CHECK(same.repaired.mends[0].rules.empty());
+  CHECK(same.validated() == "");
+  Broken other(Base::kLlama, {plants()[3], with_copy(true)}, only, false);
+  CHECK(fs::exists(other.scratch / "out/old.safetensors"));
+  CHECK(other.validated() == "");
+  CHECK(
+      has(other.with_files([](const fs::path& d) { fs::remove(d / "old.safetensors"); }), "old.safetensors"));
+  Broken nothing(Base::kLlama, {with_copy(false)}, only, false);
+  CHECK(nothing.repaired.mends.empty());
+}
+
 TEST_CASE("tampered results and records of many mends are found by name") {
   std::vector<Plant> all;
   for (const Plant& p : plants()) {
