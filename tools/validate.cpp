@@ -338,7 +338,7 @@ std::function<int()> setup_validate(Arguments& args, const Common& common) {
   args.option("DST", o->artifact, "Artifact to check").required();
   args.option("--source", o->source, "Checkpoint that the artifact was made from").value_name("PATH");
   args.option("--donor", o->donor,
-              "With --source, of what graft wrote: the checkpoint that modules came from")
+              "With --source, of what graft or repair wrote: the checkpoint that modules came from")
       .value_name("PATH");
   args.option("--stats", o->statistics, "With --source, of what quantize --stats wrote: the statistics file")
       .value_name("FILE")

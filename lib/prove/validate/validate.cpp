@@ -293,8 +293,8 @@ ValidateReport check_by_source(const fs::path& path, const fs::path& source_path
   ValidateReport report;
   const Edit::Kind edit = manifest.recipe.edit.kind;
   if (edit != Edit::Kind::kGraft && edit != Edit::Kind::kRepair && !options.donor.empty()) {
-    throw Error(fmt::format("{}: expected no {}, since graft did not write this, found {}", path.string(),
-                            options::kDonor, options.donor.string()));
+    throw Error(fmt::format("{}: expected no {}, since neither graft nor repair wrote this, found {}",
+                            path.string(), options::kDonor, options.donor.string()));
   }
   if (manifest.recipe.edit) {
     check_names(artifact, manifest, report);
