@@ -125,19 +125,20 @@ void derive_folds(MendedState& state, const MendNote* note) {
   std::map<std::string, double> losses;
   if (state.settings.folds && state.wants("unequal-global-scales")) {
     const std::vector<GlobalScale> all = global_scales(state);
+    std::map<std::string, std::vector<const GlobalScale*>> groups;
+    for (const GlobalScale& s : all) groups[s.fused].push_back(&s);
     for (const GlobalScale& s : all) {
       if (s.fused.empty()) continue;
+      const auto& group = groups.at(s.fused);
       const GlobalScale* most = &s;
       float least = s.multiplier;
-      for (const GlobalScale& other : all) {
-        if (other.fused != s.fused) continue;
-        least = std::min(least, other.multiplier);
-        if (other.multiplier > most->multiplier) most = &other;
+      for (const GlobalScale* other : group) {
+        least = std::min(least, other->multiplier);
+        if (other->multiplier > most->multiplier) most = other;
       }
       if (most->multiplier == s.multiplier || most->multiplier / least >= 10) continue;
-      const auto first = std::find_if(all.begin(), all.end(), [&](const GlobalScale& o) {
-        return o.fused == s.fused && o.multiplier == most->multiplier;
-      });
+      const GlobalScale* const first = *std::find_if(
+          group.begin(), group.end(), [&](auto* o) { return o->multiplier == most->multiplier; });
       MendedTensor blocks = state.tensors.at(s.blocks);
       blocks.table.emplace();
       const float factor = s.multiplier / most->multiplier;

@@ -49,9 +49,17 @@ class DerivedInputScales {
   }
   std::vector<MendedTensor> derive() {
     const std::vector<InputScaleOf> before = all_;
+    for (const InputScaleOf& s : before) {
+      (s.is_stored ? with_ : without_)[s.kind] += 1;
+      if (!s.is_valid()) continue;
+      any_nvfp4_ = any_nvfp4_ || !s.is_fp8;
+      valid_[s.fused].push_back(&s);
+      valid_["in " + s.projection].push_back(&s);
+      valid_["over " + name_kind(s.projection)].push_back(&s);
+    }
     for (size_t i = 0; i < all_.size(); ++i) {
-      const std::string rule = rule_for(before, before[i]);
-      if (!rule.empty()) set(before, all_[i], rule);
+      const std::string rule = rule_for(before[i]);
+      if (!rule.empty()) set(all_[i], rule);
     }
     share();
     return tensors(before);
@@ -130,26 +138,29 @@ class DerivedInputScales {
            member(group, "input_activations").is_null();
   }
   /// The rule by which a scale must change for itself. Empty if it must not.
-  std::string rule_for(const std::vector<InputScaleOf>& before, const InputScaleOf& s) const {
+  std::string rule_for(const InputScaleOf& s) {
     if (s.is_valid()) return "";
     if (s.is_stored) return state_.wants("bad-input-scale") ? "bad-input-scale" : "";
     if (!state_.wants("missing-input-scale") || is_weight_only(s.module)) return "";
-    const auto count = [&](auto&& f) { return std::count_if(before.begin(), before.end(), f); };
-    const auto with = count([&](auto&o) { return o.kind == s.kind && o.is_stored; }),
-               without = count([&](auto&o) { return o.kind == s.kind && !o.is_stored; });
-    const bool any = count([](auto& o) { return !o.is_fp8 && o.is_valid(); }) > 0;
     const bool asked = state_.settings.input_scale != "neighbours";
-    return (s.is_fp8 ? with > without : with > 0 || any || asked) ? "missing-input-scale" : "";
+    return (s.is_fp8 ? with_[s.kind] > without_[s.kind] : with_[s.kind] > 0 || any_nvfp4_ || asked)
+               ? "missing-input-scale"
+               : "";
   }
-  template <class F>
-  static const InputScaleOf* largest(const std::vector<InputScaleOf>& before, F&& f) {
+  using Scales = std::vector<const InputScaleOf*>;
+  const Scales& valid(const std::string& key) const {
+    static const Scales kNone;
+    const auto at = valid_.find(key);
+    return at == valid_.end() ? kNone : at->second;
+  }
+  static const InputScaleOf* largest(const Scales& scales) {
     const InputScaleOf* found = nullptr;
-    for (const InputScaleOf& o : before) {
-      if (o.is_valid() && f(o) && (found == nullptr || o.multiplier > found->multiplier)) found = &o;
+    for (const InputScaleOf* o : scales) {
+      if (found == nullptr || o->multiplier > found->multiplier) found = o;
     }
     return found;
   }
-  void set(const std::vector<InputScaleOf>& before, InputScaleOf& s, const std::string& rule) const {
+  void set(InputScaleOf& s, const std::string& rule) const {
     const std::string& how = state_.settings.input_scale;
     if (how != "neighbours") {
       float multiplier = 0;
@@ -165,18 +176,16 @@ class DerivedInputScales {
       s.rule = rule;
       return;
     }
-    const InputScaleOf* from = largest(before, [&](auto& o) { return o.fused == s.fused; });
-    if (from == nullptr) from = largest(before, [&](auto& o) { return o.projection == s.projection; });
+    const InputScaleOf* from = largest(valid(s.fused));
+    if (from == nullptr) from = largest(valid("in " + s.projection));
     if (from == nullptr) {
-      const std::string kind = name_kind(s.projection);
+      const Scales& kind = valid("over " + name_kind(s.projection));
+      const auto distance = [&](const InputScaleOf* o) { return std::abs(o->layer - s.layer); };
       int64_t nearest = INT64_MAX;
-      for (const InputScaleOf& o : before) {
-        if (o.is_valid() && name_kind(o.projection) == kind)
-          nearest = std::min(nearest, std::abs(o.layer - s.layer));
-      }
-      from = largest(before, [&](auto& o) {
-        return name_kind(o.projection) == kind && std::abs(o.layer - s.layer) == nearest;
-      });
+      for (const InputScaleOf* o : kind) nearest = std::min(nearest, distance(o));
+      Scales near = kind;
+      std::erase_if(near, [&](const InputScaleOf* o) { return distance(o) != nearest; });
+      from = largest(near);
     }
     if (from == nullptr) return;
     s.multiplier = from->multiplier;
@@ -241,6 +250,9 @@ class DerivedInputScales {
   const Json words_;
   const SourceGroups groups_;
   std::vector<InputScaleOf> all_;
+  std::map<std::string, size_t> with_, without_;  ///< numbers of stored and missing scales, by kind
+  std::map<std::string, Scales> valid_;           ///< usable scales by what they have in common
+  bool any_nvfp4_ = false;
 };
 
 bool is_side(std::string_view name, char side) { return name.ends_with(fmt::format(".{}_scale", side)); }

@@ -114,17 +114,14 @@ void follow_donor_tensors(MendedState& state, const MendNote* note, const Checkp
   std::set<std::string> modules;
   for (const std::string& name : note->tensors) modules.insert(std::string(module_of(name)));
   std::map<std::string, std::map<std::string, MendedTensor>> gone;  // by module
-  std::set<std::string> places;
+  std::map<std::string, std::string> places;  // names in the state, by file and name in the source
   for (const auto& [name, t] : state.tensors) {
     if (t.from == &source)
-      places.insert(source.shard_of(t.tensor).name + ": " + source.tensors()[t.tensor].name);
+      places[source.shard_of(t.tensor).name + ": " + source.tensors()[t.tensor].name] = name;
   }
   for (const std::string& place : note->dropped) {
-    const auto at = std::find_if(state.tensors.begin(), state.tensors.end(), [&](const auto& entry) {
-      const MendedTensor& t = entry.second;
-      return t.from == &source &&
-             source.shard_of(t.tensor).name + ": " + source.tensors()[t.tensor].name == place;
-    });
+    const auto name = places.find(place);
+    const auto at = name == places.end() ? state.tensors.end() : state.tensors.find(name->second);
     if (at == state.tensors.end() || !modules.contains(std::string(module_of(at->first)))) {
       state.differ("mend", name_of_place(place),
                    "expected a tensor of a module that the donor gave, found it dropped");
@@ -145,12 +142,12 @@ void follow_donor_tensors(MendedState& state, const MendNote* note, const Checkp
       state.differ("mend", name, "expected a tensor that the source lacks, found it there");
   }
   // A module that the donor has in the same types and shapes needs a reason.
+  std::map<std::string, size_t> of_modules;  // tensors of the donor
+  if (state.donor != nullptr) {
+    for (const TensorInfo& t : state.donor->tensors()) ++of_modules[std::string(module_of(t.name))];
+  }
   for (const auto& [module, tensors] : gone) {
     bool is_alike = true;
-    size_t of_donor = 0;
-    for (const TensorInfo& t :
-         state.donor == nullptr ? std::span<const TensorInfo>() : state.donor->tensors())
-      of_donor += module_of(t.name) == module;
     for (const auto& [name, t] : tensors) {
       const auto at = state.tensors.find(name);
       is_alike = is_alike && at != state.tensors.end() && at->second.info.dtype == t.info.dtype &&
@@ -159,7 +156,7 @@ void follow_donor_tensors(MendedState& state, const MendNote* note, const Checkp
       is_alike = is_alike &&
                  std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x) && x > 0; });
     }
-    if (is_alike && of_donor == tensors.size())
+    if (is_alike && of_modules[module] == tensors.size())
       state.differ("mend", module,
                    "expected a fault of this module in the source, found it replaced without");
   }

@@ -137,9 +137,13 @@ class ProvenRepair {
 
   /// Holds sizes that tensors show against these.
   void check_size(const MendNote::Setting& s) {
-    const std::string key = s.key.substr(s.key.rfind('.') + 1);
+    const size_t dot = s.key.rfind('.');
+    const std::string key = s.key.substr(dot + 1), above = s.key.substr(0, dot == s.key.npos ? 0 : dot);
+    const bool is_language =
+        above.empty() || std::find(std::begin(kLanguageConfigs), std::end(kLanguageConfigs), above) !=
+                             std::end(kLanguageConfigs);
+    if (!is_language) return;  // a tower has embeddings of its own
     std::optional<int64_t> shown;
-    std::set<std::string> layers;
     for (const auto& [name, t] : state_.tensors) {
       const bool is_embedding = name.ends_with("embed_tokens.weight") && t.info.shape.size() == 2;
       if (is_embedding && key == "hidden_size") shown = t.info.shape[1];
