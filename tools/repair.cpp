@@ -285,7 +285,7 @@ std::function<int()> setup_repair(Arguments& args, const Common& common) {
       "twofour lint --explain RULE says whether findings of a rule are mended. The order of mends is fixed, "
       "and each is applied whole or not. Exit code 1 where OUT keeps a warning or error. Where nothing is "
       "mended, nothing is written.\n"
-      "twofour validate OUT holds the result against its hashes.");
+      "twofour validate OUT --source SRC [--donor PATH] proves the result.");
   return [o, &common] { return run_repair(*o, common); };
 }
 

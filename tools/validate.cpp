@@ -355,7 +355,7 @@ std::function<int()> setup_validate(Arguments& args, const Common& common) {
       .value_name("PATH")
       .as_checkpoint();
   args.option("--donor", o->donor,
-              "With --source, of what graft wrote: the checkpoint that modules came from")
+              "With --source, of what graft or repair wrote: the checkpoint that modules came from")
       .value_name("PATH")
       .as_checkpoint();
   args.option("--stats", o->statistics, "With --source, of what quantize --stats wrote: the statistics file")

@@ -20,4 +20,4 @@ fi
 "$TWOFOUR" repair broken mended --donor original --profile serve --dry-run
 "$TWOFOUR" repair broken mended --donor original --profile serve
 "$TWOFOUR" lint mended --profile serve
-"$TWOFOUR" validate mended
+"$TWOFOUR" validate mended --source broken --donor original

@@ -67,7 +67,7 @@ class FileMend {
       }
       record_.rules.insert(rule);
     }
-    if (record_.rules.empty()) return false;
+    if (record_.rules.empty() && record_.files.empty() && record_.dropped.empty()) return false;
     record_.files.insert(kIndexName);
     return true;
   }

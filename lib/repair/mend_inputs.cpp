@@ -49,7 +49,8 @@ std::string projection_of(const Member& m) {
 
 std::string fused_name(const Member& m) {
   const auto fused = fused_group(m.module);
-  return fused ? fmt::format("{} {}", fused->first, fused->second) : m.module;
+  // Experts of a stack are not fused.
+  return fused ? fmt::format("{} {}", fused->first, fused->second) : fmt::format("{} {}", m.module, m.place);
 }
 
 bool is_gate_or_up(const Member& m) {

@@ -123,12 +123,16 @@ Repaired open_repaired(const fs::path& path, const fs::path& donor_path, const R
   Repair repair(source, loose, donor ? &*donor : nullptr, settings, report);
   std::vector<MendRecord> done;
   for (const Mend& mend : mends()) {
+    // Files are always decided, since all tensors are written once.
     const bool is_wanted =
+        mend.apply == mend_files ||
         std::any_of(mend.rules.begin(), mend.rules.end(), [&](auto rule) { return repair.wants(rule); });
     MendRecord record;
     record.mend = mend.name;
     if (is_wanted && mend.apply(repair, record)) done.push_back(std::move(record));
   }
+  if (std::all_of(done.begin(), done.end(), [](const MendRecord& m) { return m.rules.empty(); }))
+    done.clear();
   Json note = {{"mends", Json::array()}};
   for (const MendRecord& record : done) note["mends"].push_back(mend_to_json(record));
   const bool takes =

@@ -173,9 +173,14 @@ void Repair::drop(const std::function<bool(const EditedTensor&)>& goes, MendReco
 
 std::string Repair::origin_of(const EditedTensor& t) const {
   const size_t own = source.shards().size();
-  const std::string& file =
-      t.shard < own ? source.shards()[t.shard].name : donor->shards()[t.shard - own].name;
-  return fmt::format("{}: {}", file, t.info.name);
+  const Checkpoint& c = t.shard < own ? source : *donor;
+  const size_t shard = t.shard < own ? t.shard : t.shard - own;
+  const auto is_origin = [&](size_t i) {
+    return c.shard_index_of(i) == shard && c.tensors()[i].begin == t.begin;
+  };
+  auto at = c.find(t.info.name);
+  for (size_t i = 0; i < c.tensors().size() && !(at && is_origin(*at)); ++i) at = i;  // it was renamed
+  return fmt::format("{}: {}", c.shards()[shard].name, at ? c.tensors()[*at].name : t.info.name);
 }
 
 void Repair::leave(std::string_view rule, std::string where, std::string why) {

@@ -17,6 +17,7 @@
 #include "lib/base/threads/stopwatch.h"
 #include "lib/graft/open_edited.h"
 #include "lib/prove/expected/expected_rows.h"
+#include "lib/prove/mends/prove_repair.h"
 #include "lib/prove/origins/prove_edit.h"
 #include "lib/prove/validate/check_layers.h"
 #include "lib/prove/validate/check_on_device.h"
@@ -26,6 +27,7 @@
 #include "lib/recipe/artifact/layout_names.h"
 #include "lib/recipe/artifact/manifest.h"
 #include "lib/recipe/artifact/open_unpacked.h"
+#include "lib/repair/open_repaired.h"
 #include "lib/write/plan/tensor_rewrite.h"
 
 namespace twofour {
@@ -168,17 +170,46 @@ Checkpoint open_artifact(const fs::path& path, Io io) {
   return artifact;
 }
 
+/// Validates output of repair. What the mends must have made is derived from the source and the donor.
+void validate_repair(const Checkpoint& artifact, const Manifest& manifest, const fs::path& source_path,
+                     const ValidateOptions& options, Progress& progress, ValidateReport& report) {
+  const RepairNote note = read_repair_note(artifact.path() / kManifestName, artifact.tensors().size());
+  if (takes_from_donor(note) && options.donor.empty()) {
+    throw Error(fmt::format("{}: expected {} PATH, the checkpoint that mends took from, found none",
+                            artifact.path().string(), options::kDonor));
+  }
+  for (const TensorInfo& t : artifact.tensors()) progress.total += 3 * t.bytes();
+  progress.phase = "hashing";
+  check_hashes(artifact, manifest, progress, report);
+  progress.phase = "deriving";
+  {
+    LooseFiles loose;
+    const Checkpoint source = Checkpoint::open_loosely(source_path, options.io, loose);
+    std::optional<Checkpoint> donor;
+    if (!options.donor.empty()) donor.emplace(Checkpoint::open(options.donor, options.io));
+    RepairProof proof = prove_repair(artifact, manifest.recipe.edit.repair, note, source, loose,
+                                     donor && takes_from_donor(note) ? &*donor : nullptr, progress);
+    check_engines(artifact, nullptr, report);
+    std::move(proof.differences.begin(), proof.differences.end(), std::back_inserter(report.differences));
+    report.source_tensors = proof.source_tensors;
+    report.source_bytes = proof.source_bytes;
+  }
+  if (!report.differences.empty()) return;
+  const Repaired repaired =
+      open_repaired(source_path, options.donor, manifest.recipe.edit.repair, options.io);
+  const Plan plan = make_plan(repaired.checkpoint, manifest.recipe);
+  check_files(artifact, repaired.checkpoint, plan, manifest, report);
+  if (report.differences.empty())
+    check_manifest(artifact, repaired.checkpoint, plan, manifest, {}, progress, report);
+}
+
 /// Validates output of graft or drop. Tensors are compared with their origins. The other files are derived
 /// again.
 void validate_edit(const Checkpoint& artifact, const Manifest& manifest, const fs::path& source,
                    const ValidateOptions& options, Progress& progress, ValidateReport& report) {
   const Edit& edit = manifest.recipe.edit;
-  if (edit.kind == Edit::Kind::kRepair) {
-    throw Error(fmt::format(
-        "{}: expected an artifact of convert, graft or drop, found one of repair, whose mends have "
-        "no proof from a source; validate it without the source, by its own hashes",
-        artifact.path().string()));
-  }
+  if (edit.kind == Edit::Kind::kRepair)
+    return validate_repair(artifact, manifest, source, options, progress, report);
   const bool grafts = edit.kind == Edit::Kind::kGraft;
   if (grafts && options.donor.empty()) {
     throw Error(fmt::format("{}: expected {} PATH, the checkpoint that modules were taken from, found none",
@@ -258,9 +289,11 @@ ValidateReport check_by_source(const fs::path& path, const fs::path& source_path
   }
   open_statistics(manifest.recipe, options.statistics);
   ValidateReport report;
-  if (manifest.recipe.edit.kind != Edit::Kind::kGraft && !options.donor.empty()) {
-    throw Error(fmt::format("{}: expected no {}, because graft did not write this artifact, found {}",
-                            path.string(), options::kDonor, options.donor.string()));
+  const Edit::Kind edit = manifest.recipe.edit.kind;
+  if (edit != Edit::Kind::kGraft && edit != Edit::Kind::kRepair && !options.donor.empty()) {
+    throw Error(
+        fmt::format("{}: expected no {}, because neither graft nor repair wrote this artifact, found {}",
+                    path.string(), options::kDonor, options.donor.string()));
   }
   if (manifest.recipe.edit) {
     check_names(artifact, manifest, report);

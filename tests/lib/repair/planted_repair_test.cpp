@@ -8,6 +8,7 @@
 #include "formats/error.h"
 #include "lib/jobs/convert/convert.h"
 #include "lib/lint/lint.h"
+#include "lib/prove/validate/validate.h"
 #include "lib/repair/open_repaired.h"
 #include "tests/support/faults/planted.h"
 #include "tests/support/scratch.h"
@@ -73,6 +74,9 @@ TEST_CASE("planted faults are mended or refused by name, and no repair adds a fa
       Progress progress;
       convert(repaired.checkpoint, make_plan(repaired.checkpoint, recipe), scratch / "out", {.jobs = 2},
               progress);
+      const ValidateOptions options{.donor = scratch / "original"};
+      for (const Finding& f : validate(scratch / "out", scratch / "broken", options, progress).differences)
+        CHECK_MESSAGE(false, f.id, ": ", f.where, ": ", f.message);
       const size_t after = faults_of(scratch / "out", after_text);
       whole += after == 0;
       if (prints && after > 0) {

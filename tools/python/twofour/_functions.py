@@ -1103,11 +1103,11 @@ def repair(
         source: path: Hugging Face checkpoint directory, or hf://org/name[@revision] or https://
         destination: path: Directory to write; absent or empty
         donor: path: Checkpoint of the same model that gives lost or broken modules, tokenizers and configs
-        only: str or a list of such: Mend only findings of these rules: ids or globs
-        fold: "larger": Give fused linears the larger of unequal global scales, at a stated loss
+        only: str or a list of such: Mend only findings of these rules: ids or globs (default: all rules)
+        fold: "larger": Give fused linears the larger of unequal global scales, at a stated loss (default: none is folded)
         input_scale: str: Scales for linears without a valid one: of neighbours, constant=X (1.0 is an amax of 2688), or
             'from FILE' with M.amax of each module (default: neighbours)
-        profile: "strict", "serve", "publish": Severities of what is left, as of lint
+        profile: "strict", "serve", "publish": Severities of what is left, as of lint (default: those of the rules)
         force: True or False: Replace destination if twofour wrote it (default: False)
         resume: True or False: Continue a run into destination that was interrupted, killed or failed: keep the finished
             weight files that match their hashes and write the rest again. A complete destination is verified (default:
@@ -1150,7 +1150,7 @@ def repair(
     Notes:
         twofour.lint(explain=RULE) says whether findings of a rule are mended. The order of mends is fixed, and each is
         applied whole or not. Exit code 1 where destination keeps a warning or error. Where nothing is mended, nothing is
-        written. twofour.validate(destination) holds the result against its hashes.
+        written. twofour.validate(destination, source=source) [donor PATH] proves the result.
     """
     return cast("documents.Repair", call(
         "repair", source, destination, progress=progress, donor=donor, only=only, fold=fold, input_scale=input_scale,
@@ -1185,7 +1185,7 @@ def validate(
     Args:
         artifact: path: Artifact to check
         source: path: Checkpoint that the artifact was made from
-        donor: path: With source, of what graft wrote: the checkpoint that modules came from
+        donor: path: With source, of what graft or repair wrote: the checkpoint that modules came from
         stats: path: With source, of what quantize(stats=...) wrote: the statistics file (default: none: rows that
             statistics chose are not solved again)
         mask: path: With source, of what mask of other commands pruned: the file of masks (default: none)

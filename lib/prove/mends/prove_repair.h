@@ -1,0 +1,40 @@
+#pragma once
+#include <cstdint>
+
+#include "lib/base/threads/progress.h"
+#include "lib/prove/mends/mended_state.h"
+#include "lib/source/checkpoint/checkpoint.h"
+
+namespace twofour {
+
+/// The result of proving a repair.
+struct RepairProof {
+  Findings differences;                           ///< a single one makes the result wrong
+  uint64_t source_tensors = 0, source_bytes = 0;  ///< tensors and bytes that are in the result, or that a
+                                                  ///< mend dropped
+};
+
+/// True if a mend took something from a donor.
+bool takes_from_donor(const RepairNote& note);
+
+/// Compares a repaired checkpoint with what the recorded mends must have made of the broken source. It
+/// compares every byte of the tensors, every config and text file, the index, and the records of the mends.
+/// `source` and `loose` come from Checkpoint::open_loosely(). `donor` is null if nothing was taken from one.
+/// It shares no code with lib/repair.
+RepairProof prove_repair(const Checkpoint& artifact, const RepairSettings& settings, const RepairNote& note,
+                         const Checkpoint& source, const LooseFiles& loose, const Checkpoint* donor,
+                         Progress& progress);
+
+/// Follows the mends of files, names and modules. Weight files that stay beside the result's are put into
+/// `beside`.
+void follow_files(MendedState& state, const MendNote* note, const Checkpoint& artifact,
+                  const Checkpoint& source, const LooseFiles& loose, std::set<std::string>& beside);
+void follow_names(MendedState& state, const MendNote* note);
+void follow_donor_tensors(MendedState& state, const MendNote* note, const Checkpoint& source);
+
+/// The setting with a key such as "hidden_size" or "text_config.hidden_size". Null if there is none.
+Json* setting_at(Json& config, const std::string& key);
+/// The config without entries about quantization.
+Json without_quantization(Json config);
+
+}  // namespace twofour
