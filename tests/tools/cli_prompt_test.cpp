@@ -113,7 +113,9 @@ TEST_CASE("an index or config.json stands for its directory") {
   const PromptModel model;
   const std::string config = model.at("model") + "/config.json";
   CHECK(run_program({"inspect", config}).out == run_program({"inspect", model.at("model")}).out);
-  CHECK(run_program({"lint", config}).out == run_program({"lint", model.at("model")}).out);
+  const auto without_speed = [](const std::string& out) { return out.substr(0, out.rfind(" read at ")); };
+  CHECK(without_speed(run_program({"lint", config}).out) ==
+        without_speed(run_program({"lint", model.at("model")}).out));
   CHECK(run_program({"quantize", config, model.at("out"), "-q"}).code == 0);
   CHECK(run_program({"validate", model.at("out"), "--source", config}).code == 0);
   const std::string index = model.at("out") + "/model.safetensors.index.json";
