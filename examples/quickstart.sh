@@ -19,4 +19,4 @@ show synth "$work/checkpoint" --shape qwen3-next --layers 1 --experts 16
 show inspect "$work/checkpoint"
 show convert "$work/checkpoint" "$work/artifact" --to v7
 show validate "$work/artifact" --source "$work/checkpoint"
-printf '\nThe program is %s. Next: "With your checkpoint" in README.md.\n' "$TWOFOUR"
+printf '\nThe program is %s. Next: "You have a quantized checkpoint" in README.md.\n' "$TWOFOUR"
