@@ -22,7 +22,7 @@ constexpr Command kCommands[] = {
     {"drop", "Drop modules or experts of a checkpoint, all other bytes as they are", setup_drop,
      "drop checkpoint smaller --experts 96 --by saliency.safetensors"},
     {"repair", "Mend what lint finds in a checkpoint, and copy every other byte", setup_repair,
-     "repair checkpoint mended --donor original"},
+     "repair checkpoint mended --donor original", true},
     {"validate", "Prove an artifact, from its source or by its own hashes", setup_validate,
      "validate artifact --source checkpoint", true, CudaWork::kAll},
     {"eval", "Measure how well a whole model predicts tokens, and how far it is from another", setup_eval,
