@@ -105,8 +105,12 @@ TEST_CASE("a checkpoint of a hub is mended as one of a directory") {
   CHECK(run_program({"repair", b.source, local, "-q"}).code == 0);
   const Outcome dry = run_program({"repair", "hf://org/name", b.out, "--dry-run"}, environment);
   CHECK_MESSAGE(dry.code == 0, dry.out, dry.err);
-  const Outcome o = run_program({"repair", "hf://org/name", b.out, "-q"}, environment);
+  const size_t asked = server.requests().size();
+  const Outcome o = run_program({"repair", "hf://org/name", b.out, "-q", "-j", "1"}, environment);
   REQUIRE_MESSAGE(o.code == 0, o.out, o.err);
+  CHECK(server.requests().size() > asked);
+  const Outcome proof = run_program({"validate", b.out, "--source", "hf://org/name"}, environment);
+  CHECK_MESSAGE(proof.code == 0, proof.out, proof.err);
   for (const auto& entry : fs::directory_iterator(local)) {
     const fs::path name = entry.path().filename();
     if (name != kManifestName) CHECK(read_text(entry.path()) == read_text(fs::path(b.out) / name));
