@@ -16,18 +16,7 @@
 #include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
-namespace {
 
-constexpr std::string_view kTokenizerFiles[] = {
-    "tokenizer.json",      "tokenizer.model",   "tokenizer_config.json", "special_tokens_map.json",
-    "vocab.json",          "merges.txt",        "added_tokens.json",     "vocab.txt",
-    "spiece.model",        "tiktoken.model",    "tekken.json",           "sentencepiece.bpe.model",
-    "chat_template.jinja", "chat_template.json"};
-constexpr std::string_view kTemplateFiles[] = {"chat_template.jinja", "chat_template.json",
-                                               "tokenizer_config.json"};
-
-/// Throws Error unless the donor is a model of the same type, and tensors in floats that both have are of
-/// one shape.
 void refuse_other_structure(const Repair& r) {
   Problems problems;
   const auto type_of = [](const Json& config) {
@@ -63,6 +52,16 @@ void refuse_other_structure(const Repair& r) {
   }
   problems.refuse();
 }
+
+namespace {
+
+constexpr std::string_view kTokenizerFiles[] = {
+    "tokenizer.json",      "tokenizer.model",   "tokenizer_config.json", "special_tokens_map.json",
+    "vocab.json",          "merges.txt",        "added_tokens.json",     "vocab.txt",
+    "spiece.model",        "tiktoken.model",    "tekken.json",           "sentencepiece.bpe.model",
+    "chat_template.jinja", "chat_template.json"};
+constexpr std::string_view kTemplateFiles[] = {"chat_template.jinja", "chat_template.json",
+                                               "tokenizer_config.json"};
 
 std::optional<std::string> text_of_donor(const Repair& r, std::string_view name) {
   const auto path = r.donor->path() / name;

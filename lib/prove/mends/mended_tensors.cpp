@@ -104,6 +104,13 @@ void follow_names(MendedState& state, const MendNote* note) {
     if (!renamed.emplace(now, std::move(t)).second)
       state.differ("mend", now, "expected one tensor of this name without prefixes, found two");
   }
+  if (prefix != "wrappers" && !prefix.empty()) {
+    const bool is_of_layers = std::any_of(state.tensors.begin(), state.tensors.end(), [&](const auto& entry) {
+      return entry.first.starts_with("model.layers.") && !entry.first.starts_with(prefix);
+    });
+    if (!prefix.ends_with('.') || is_of_layers)
+      state.differ("mend", prefix, "expected a prefix of all layers, found a layer without it");
+  }
   if (!any || prefix.empty())
     state.differ("mend", prefix, "expected a prefix of names in the source, found none");
   state.tensors = std::move(renamed);

@@ -206,6 +206,43 @@ std::vector<Case> cases() {
        {},
        {},
        true},
+      {"donor-bytes",
+       Base::kMoe,
+       "half of an expert's codes are zero",
+       [=](Save& s) {
+         auto& bytes = s.at(expert + "weight").bytes;
+         std::fill(bytes.begin() + static_cast<std::ptrdiff_t>(bytes.size() / 2), bytes.end(), uint8_t{0});
+       },
+       {},
+       {},
+       true},
+      {"donor-bytes",
+       Base::kLlama,
+       "noise in the codes of a prefixed module",
+       [](Save& s) {
+         for (uint8_t& byte : s.at("model.layers.1.mlp.down_proj.weight").bytes)
+           byte = static_cast<uint8_t>(byte * 0x9D + 0x35);
+         for (auto& [file, tensors] : s.shards) {
+           for (TensorData& t : tensors) t.name = "_orig_mod." + t.name;
+         }
+       },
+       {},
+       {},
+       true},
+      {"donor-bytes",
+       Base::kLlama,
+       "a norm with NaN",
+       [](Save& s) {
+         auto& bytes = s.at("model.norm.weight").bytes;
+         bytes[10] = 0xC0, bytes[11] = 0x7F;
+       },
+       {},
+       {},
+       true},
+      {"quantization", Base::kDeepSeek, "no config of FP8 blocks",
+       [](Save& s) { s.edit("config.json", [](Json& c) { c.erase("quantization_config"); }); }},
+      {"quantization", Base::kGptOss, "no config of MXFP4 stacks",
+       [](Save& s) { s.edit("config.json", [](Json& c) { c.erase("quantization_config"); }); }},
       {"donor-files",
        Base::kMoe,
        "config.json is lost",
@@ -333,6 +370,18 @@ TEST_CASE("what cannot be told is refused by name") {
     const Repaired repaired = open_repaired(scratch / "broken", {}, {});
     CHECK(repaired.mends.empty());
     CHECK(!repaired.unmended.empty());
+  }
+  SUBCASE("damaged bytes that the donor has, too") {
+    Save llama = base_checkpoint(Base::kLlama);
+    auto& norm = llama.at("model.norm.weight").bytes;
+    norm[10] = 0xC0, norm[11] = 0x7F;
+    write_planted(llama, scratch / "broken");
+    llama.at("model.norm.weight").bytes[12] ^= 1;
+    write_planted(llama, scratch / "donor");
+    const Repaired repaired = repair(scratch / "broken", scratch / "out", {}, scratch / "donor");
+    CHECK(repaired.mends.empty());
+    REQUIRE(repaired.unmended.size() == 1);
+    CHECK(repaired.unmended[0].message.find("a fault of its own") != std::string::npos);
   }
   SUBCASE("a sound checkpoint") {
     const Repaired repaired = open_repaired(scratch / "original", {}, {});
