@@ -30,6 +30,7 @@ class DonorBytes {
   }
 
  private:
+  static constexpr std::string_view kCopy = "identical-weights";
   using Faults = std::map<std::string, std::set<std::string>>;  ///< rules by the name in a finding
 
   static const std::vector<std::string_view>& rules() {
@@ -45,13 +46,26 @@ class DonorBytes {
     options.jobs = omp_get_max_threads();
     Progress progress;
     Faults faults;
-    for (const LintFinding& f : lint(path, options, progress).findings) {
+    collect(lint(path, options, progress).findings, faults);
+    return faults;
+  }
+  /// Notes the modules that findings and their consequences name.
+  void collect(const std::vector<LintFinding>& findings, Faults& faults) const {
+    for (const LintFinding& f : findings) {
+      collect(f.consequences, faults);
       const std::string id = lint_rules()[f.rule].id;
       const bool is_mine = std::find(rules().begin(), rules().end(), id) != rules().end();
-      if (is_mine && f.severity != Severity::kNote && !f.name.empty() && r_.wants(id))
-        faults[f.name].insert(id);
+      if (!is_mine || f.severity == Severity::kNote || f.name.empty() || !r_.wants(id)) continue;
+      faults[f.name].insert(id);
+      if (id == kCopy) faults[other_of(f.message)].insert(id);
     }
-    return faults;
+  }
+  /// The second of two equal modules: "found those of NAME". Either can be the copy.
+  static std::string other_of(std::string_view message) {
+    const size_t begin = message.find(" of ", message.find("found"));
+    if (begin == message.npos) return "";
+    const std::string_view rest = message.substr(begin + 4);
+    return std::string(rest.substr(0, rest.find(' ')));
   }
 
   /// The module of the state that a finding of the source names. Empty if there is none.
@@ -74,6 +88,7 @@ class DonorBytes {
       r_.leave(*why.begin(), module.empty() ? name : module, text);
       return false;
     };
+    if (name.empty()) return false;
     if (module.empty()) return leave("no module of this name is in the result");
     if (done_.contains(module)) {
       record_.rules.insert(why.begin(), why.end());
@@ -91,7 +106,10 @@ class DonorBytes {
       if (module_of(r_.donor->tensors()[i].name) == module) comes.push_back(i);
     }
     if (!are_alike(ours, comes)) return leave("the donor has no such module in the same format");
-    if (are_equal(ours, comes)) return leave("the donor's module has the same bytes");
+    if (are_equal(ours, comes)) {
+      if (why == std::set<std::string>{std::string(kCopy)}) return false;  // the other one is the copy
+      return leave("the donor's module has the same bytes");
+    }
     for (const auto& [other, rules_there] : theirs_) {
       const bool is_it = other == module || other == name || module_of(other) == module;
       if (is_it) return leave("the donor's module has a fault of its own");

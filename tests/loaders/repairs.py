@@ -101,6 +101,13 @@ def unequal_globals(files):
   files.scale(name, 1.25)
 
 
+def zero_half(files):
+  name = files.one("up_proj.weight", "up_proj.weight_packed")
+  codes = files.tensors[name].clone()
+  codes.view(torch.uint8)[codes.shape[0] // 2:] = 0
+  files.tensors[name] = codes
+
+
 def no_exclusions(files):
   config = files.config["quantization_config"]
   for key in ("ignore", "exclude_modules", "modules_to_not_convert"):
@@ -143,6 +150,7 @@ FAULTS = [
     ("head lost", lose("lm_head.weight"), (), True, True),
     ("scales lost", lose("down_proj.weight_scale", "down_proj.weight_scale_inv"), (), True, True),
     ("config lost", lose_config, (), True, True),
+    ("codes zero", zero_half, (), True, True),
 ]
 
 

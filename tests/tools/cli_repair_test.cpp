@@ -134,4 +134,23 @@ TEST_CASE("hostile donors are refused in words") {
   CHECK(!fs::exists(b.out));
 }
 
+TEST_CASE("a donor in another dialect gives no quantized module") {
+  const Scratch scratch;
+  const std::string source = (scratch / "broken").string(), donor = (scratch / "donor").string(),
+                    out = (scratch / "out").string();
+  Save save = base_checkpoint(Base::kLlama);
+  save.erase("model.layers.1.mlp.down_proj.weight_scale");
+  auto& codes = save.at("model.layers.2.mlp.down_proj.weight").bytes;
+  std::fill(codes.begin(), codes.end(), uint8_t{0});
+  write_planted(save, source);
+  write_planted(base_checkpoint(Base::kLlamaCt), donor);
+  const Outcome o = run_program({"repair", source, out, "--donor", donor, "--json"});
+  CHECK_MESSAGE(o.code == 1, o.err);
+  const std::string rules = rules_of(Json::parse(o.out)["unmended"]);
+  CHECK_MESSAGE(rules.find("incomplete-module") != std::string::npos, o.out);
+  CHECK_MESSAGE(rules.find("zero-weights") != std::string::npos, o.out);
+  if (!fs::exists(out)) return;
+  for (const TensorInfo& t : Checkpoint::open(out).tensors()) CHECK(!t.name.ends_with(".weight_packed"));
+}
+
 }  // namespace cli_repair_test

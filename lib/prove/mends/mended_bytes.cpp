@@ -1,5 +1,7 @@
 #include <omp.h>
 
+#include <sstream>
+
 #include "formats/module_names.h"
 #include "lib/lint/lint.h"
 #include "lib/prove/mends/prove_repair.h"
@@ -7,15 +9,28 @@
 namespace twofour {
 namespace {
 
-/// The rules by which lint finds a tensor or a module, by its name.
-std::map<std::string, std::set<std::string>> faults_by_name(const Checkpoint& source) {
+using FaultsByName = std::map<std::string, std::set<std::string>>;
+
+/// Notes the rules of findings by the tensors and modules that they name, also in their texts: of two equal
+/// modules, either is the copy.
+void note_faults(const std::vector<LintFinding>& findings, FaultsByName& faults) {
+  for (const LintFinding& f : findings) {
+    note_faults(f.consequences, faults);
+    if (f.severity == Severity::kNote) continue;
+    const std::string rule = lint_rules()[f.rule].id;
+    faults[f.name].insert(rule);
+    if (rule != "identical-weights") continue;
+    std::istringstream words(f.message);
+    for (std::string word; words >> word;) faults[word].insert(rule);
+  }
+}
+
+FaultsByName faults_by_name(const Checkpoint& source) {
   LintOptions options;
   options.jobs = omp_get_max_threads();
   Progress progress;
-  std::map<std::string, std::set<std::string>> faults;
-  for (const LintFinding& f : lint(source.path(), options, progress).findings) {
-    if (f.severity != Severity::kNote) faults[f.name].insert(lint_rules()[f.rule].id);
-  }
+  FaultsByName faults;
+  note_faults(lint(source.path(), options, progress).findings, faults);
   return faults;
 }
 
