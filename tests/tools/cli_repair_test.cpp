@@ -134,6 +134,41 @@ TEST_CASE("hostile donors are refused in words") {
   CHECK(!fs::exists(b.out));
 }
 
+TEST_CASE("what repair says is left is what lint says of the result") {
+  const auto listed = [](const Json& findings) {
+    std::vector<std::string> all;
+    for (const Json& f : findings) {
+      std::string text;
+      for (const char* key : {"severity", "rule", "where", "message"})
+        text += f[key].get<std::string>() + " | ";
+      all.push_back(text);
+    }
+    return all;
+  };
+  for (const Base base : {Base::kMoe, Base::kLlama, Base::kLlamaCt, Base::kMixtral, Base::kLlamaKv,
+                          Base::kQwenMixed, Base::kNemotron, Base::kGptOss, Base::kDeepSeek}) {
+    CAPTURE(std::string(base_name(base)));
+    const Scratch scratch;
+    const std::string source = (scratch / "broken").string(), out = (scratch / "out").string();
+    Save save = base_checkpoint(base);
+    save.files["generation_config.json"] = R"({"top_p": 7})";
+    int damaged = 0;  // some matrices lose a half, which stays
+    for (auto& [file, tensors] : save.shards) {
+      for (TensorData& t : tensors) {
+        if (t.shape.size() < 2 || t.bytes.size() < 4096 || damaged++ % 7 != 3) continue;
+        std::fill(t.bytes.begin() + static_cast<std::ptrdiff_t>(t.bytes.size() / 2), t.bytes.end(),
+                  uint8_t{0});
+      }
+    }
+    write_planted(save, source);
+    const Outcome o = run_program({"repair", source, out, "--json"});
+    CHECK_MESSAGE(o.code == 1, o.err);
+    const auto left = listed(Json::parse(o.out)["left"]);
+    CHECK(left.size() > 0);
+    CHECK(left == listed(Json::parse(run_program({"lint", out, "--json"}).out)["findings"]));
+  }
+}
+
 TEST_CASE("a donor in another dialect gives no quantized module") {
   const Scratch scratch;
   const std::string source = (scratch / "broken").string(), donor = (scratch / "donor").string(),
