@@ -109,7 +109,7 @@ TEST_CASE("a checkpoint of a hub is mended as one of a directory") {
   const Outcome o = run_program({"repair", "hf://org/name", b.out, "-q", "-j", "1"}, environment);
   REQUIRE_MESSAGE(o.code == 0, o.out, o.err);
   CHECK(server.requests().size() > asked);
-  const Outcome proof = run_program({"validate", b.out, "--source", "hf://org/name"}, environment);
+  const Outcome proof = run_program({"validate", b.out, "--source", b.source});
   CHECK_MESSAGE(proof.code == 0, proof.out, proof.err);
   for (const auto& entry : fs::directory_iterator(local)) {
     const fs::path name = entry.path().filename();
@@ -185,7 +185,8 @@ TEST_CASE("a donor in another dialect gives no quantized module") {
   CHECK_MESSAGE(rules.find("incomplete-module") != std::string::npos, o.out);
   CHECK_MESSAGE(rules.find("zero-weights") != std::string::npos, o.out);
   if (!fs::exists(out)) return;
-  for (const TensorInfo& t : Checkpoint::open(out).tensors()) CHECK(!t.name.ends_with(".weight_packed"));
+  const Checkpoint result = Checkpoint::open(out);
+  for (const TensorInfo& t : result.tensors()) CHECK(!t.name.ends_with(".weight_packed"));
 }
 
 }  // namespace cli_repair_test

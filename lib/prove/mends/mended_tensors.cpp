@@ -120,6 +120,8 @@ void follow_donor_tensors(MendedState& state, const MendNote* note, const Checkp
   if (note == nullptr) return;
   std::set<std::string> modules;
   for (const std::string& name : note->tensors) modules.insert(std::string(module_of(name)));
+  std::set<std::string> endings;  // the last parts of names in the source
+  for (const auto& [name, t] : state.tensors) endings.insert(name.substr(name.rfind('.') + 1));
   std::map<std::string, std::map<std::string, MendedTensor>> gone;  // by module
   std::map<std::string, std::string> places;  // names in the state, by file and name in the source
   for (const auto& [name, t] : state.tensors) {
@@ -145,6 +147,9 @@ void follow_donor_tensors(MendedState& state, const MendNote* note, const Checkp
       continue;
     }
     const MendedTensor t{state.donor->tensors()[*at], state.donor, *at};
+    const bool is_packed = t.info.dtype == DType::kU8 || name.find("_scale") != name.npos;
+    if (is_packed && !endings.contains(name.substr(name.rfind('.') + 1)))
+      state.differ("mend", name, "expected tensors of the source's dialect from the donor, found another's");
     if (!state.tensors.emplace(name, t).second)
       state.differ("mend", name, "expected a tensor that the source lacks, found it there");
   }
