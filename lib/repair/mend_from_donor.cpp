@@ -16,18 +16,7 @@
 #include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
-namespace {
 
-constexpr std::string_view kTokenizerFiles[] = {
-    "tokenizer.json",      "tokenizer.model",   "tokenizer_config.json", "special_tokens_map.json",
-    "vocab.json",          "merges.txt",        "added_tokens.json",     "vocab.txt",
-    "spiece.model",        "tiktoken.model",    "tekken.json",           "sentencepiece.bpe.model",
-    "chat_template.jinja", "chat_template.json"};
-constexpr std::string_view kTemplateFiles[] = {"chat_template.jinja", "chat_template.json",
-                                               "tokenizer_config.json"};
-
-/// Throws Error unless the donor is a model of the same type, and tensors in floats that both have are of
-/// one shape.
 void refuse_other_structure(const Repair& r) {
   Problems problems;
   const auto type_of = [](const Json& config) {
@@ -63,6 +52,16 @@ void refuse_other_structure(const Repair& r) {
   }
   problems.refuse();
 }
+
+namespace {
+
+constexpr std::string_view kTokenizerFiles[] = {
+    "tokenizer.json",      "tokenizer.model",   "tokenizer_config.json", "special_tokens_map.json",
+    "vocab.json",          "merges.txt",        "added_tokens.json",     "vocab.txt",
+    "spiece.model",        "tiktoken.model",    "tekken.json",           "sentencepiece.bpe.model",
+    "chat_template.jinja", "chat_template.json"};
+constexpr std::string_view kTemplateFiles[] = {"chat_template.jinja", "chat_template.json",
+                                               "tokenizer_config.json"};
 
 std::optional<std::string> text_of_donor(const Repair& r, std::string_view name) {
   const auto path = r.donor->path() / name;
@@ -236,6 +235,18 @@ class DonorTensors {
     }
     return modules;
   }
+  /// True if some of the donor's tensors are parts of codes that no module of the state has: it is in another
+  /// dialect.
+  bool are_spelled_otherwise(const std::vector<size_t>& comes) const {
+    const auto leaf = [](const std::string& name) { return name.substr(name.rfind('.') + 1); };
+    std::set<std::string> known;
+    for (const EditedTensor& t : r_.edited.tensors) known.insert(leaf(t.info.name));
+    return std::any_of(comes.begin(), comes.end(), [&](size_t i) {
+      const TensorInfo& t = r_.donor->tensors()[i];
+      const bool is_part = !is_float(t.dtype) || t.name.find("_scale") != t.name.npos;
+      return is_part && !known.contains(leaf(t.name));
+    });
+  }
   /// Replaces several modules at once, of which lint names one.
   bool replace_all(const std::set<std::string>& modules) {
     std::set<std::string> goes;
@@ -246,6 +257,7 @@ class DonorTensors {
     for (size_t i = 0; i < r_.donor->tensors().size(); ++i) {
       if (modules.contains(whole_module_of(r_.donor->tensors()[i].name))) comes.push_back(i);
     }
+    if (are_spelled_otherwise(comes)) return false;
     const bool mended = r_.try_change([&] {
       std::erase_if(r_.edited.tensors,
                     [&](const EditedTensor& t) { return modules.contains(whole_module_of(t.info.name)); });
@@ -263,6 +275,10 @@ class DonorTensors {
     const auto comes = tensors_of(module);
     if (comes.empty()) {
       r_.leave(rule, module, "the donor has no such module");
+      return false;
+    }
+    if (are_spelled_otherwise(comes)) {
+      r_.leave(rule, module, "the donor has the module in another dialect");
       return false;
     }
     const bool wants_floats = rule == "quantized-head" || rule == "quantized-router";
@@ -313,7 +329,7 @@ class DonorTensors {
     const bool is_renamed = std::any_of(comes.begin(), comes.end(),
                                         [&](size_t i) { return has_other_name(r_.donor->tensors()[i]); });
     const bool mended =
-        !comes.empty() && !is_renamed &&
+        !comes.empty() && !is_renamed && !are_spelled_otherwise(comes) &&
         r_.try_change(
             [&] {
               for (const size_t i : comes) add(i);

@@ -77,6 +77,14 @@ bool is_weight_only(const Json& words, const SourceGroups& groups, const std::st
          member(group, "input_activations").is_null();
 }
 
+/// True if the config says that the inputs of an FP8 linear have a stored scale.
+bool is_declared(const Json& words, const SourceGroups& groups, const std::string& module) {
+  if (text_of(words, "quant_algo") == "FP8") return true;
+  if (text_of(member(member(words, "quantized_layers"), module), "quant_algo") == "FP8") return true;
+  const Json group = groups.find(module);
+  return member(member(group, "input_activations"), "dynamic") == Json(false);
+}
+
 class InputScales {
  public:
   InputScales(Repair& repair, MendRecord& record) : r_(repair), c_(repair.view()), record_(record) {}
@@ -136,7 +144,7 @@ class InputScales {
     if (is_weight_only(words_, groups_, m.module)) return false;
     const Kind& kind = kinds_.at(m.kind);
     // Engines quantize the inputs of an FP8 linear without a scale as they come.
-    return m.is_fp8 ? kind.with > kind.without
+    return m.is_fp8 ? kind.with > kind.without || is_declared(words_, groups_, m.module)
                     : kind.with > 0 || any_nvfp4_scale() ||
                           r_.settings.input_scale != RepairSettings{}.input_scale;
   }

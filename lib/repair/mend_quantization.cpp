@@ -23,7 +23,8 @@ bool has_cache_scales(const Checkpoint& c) {
   });
 }
 
-/// The dialect of a checkpoint's tensors: of its NVFP4 modules or, without any, of its config.
+/// The dialect of a checkpoint's tensors: of its NVFP4 modules or, without any, of its config. Null: neither
+/// tells it.
 const OutputDialect* dialect_of(const Checkpoint& c) {
   for (const Nvfp4Linear& m : c.nvfp4_modules()) {
     for (const OutputDialect& dialect : output_dialects()) {
@@ -131,7 +132,10 @@ Json in_old_order(const Json& before, const Json& now, bool keeps) {
     }
     return merged;
   }
-  if (!before.is_array() || !now.is_array()) return now;
+  const auto are_texts = [](const Json& list) {
+    return list.is_array() && std::all_of(list.begin(), list.end(), [](auto& j) { return j.is_string(); });
+  };
+  if (!are_texts(before) || !are_texts(now)) return now;  // the order of numbers has a meaning
   Json merged = Json::array();
   const auto has = [](const Json& list, const Json& value) {
     return std::any_of(list.begin(), list.end(), [&](const Json& other) { return other == value; });
@@ -165,9 +169,79 @@ void take(Repair& r, ConfigEntries entries, bool writes_hf_quant) {
 
 namespace {
 
+/// True if a dialect gives the tensors of all quantized modules the names, types and shapes that they have.
+bool spells_all(const Checkpoint& c, const OutputDialect& dialect) {
+  Problems ignored;
+  for (const Linear& m : find_weight_modules(c, ignored)) {
+    if (!m.format->coded) continue;
+    if (m.stacked || !m.scale) return false;
+    const Scheme scheme = scheme_of(c, m);
+    if (dialect.entry(scheme).is_null()) return false;
+    const auto spelling = dialect.spelling(scheme, m.n, m.k);
+    if (!spelling) {  // the entry of a format without tiles
+      if (m.format->tiles) return false;
+      continue;
+    }
+    const TensorInfo& scale = c.tensors()[*m.scale];
+    if (c.tensors()[m.weight].name != m.name + spelling->weight || scale.name != m.name + spelling->scale)
+      return false;
+    if (spelling->scale_type && scale.dtype != *spelling->scale_type) return false;
+    const bool is_scalar = scheme.granularity == Granularity::kTensor && scheme.format->tiles;
+    if (is_scalar && scale.shape.size() != dialect.scalar_rank) return false;
+    if (!is_scalar && scale.shape != spelling->scale_shape) return false;
+    if (spelling->needs_input_scale && !m.input_scale) return false;
+  }
+  return true;
+}
+
+/// The entry of gpt-oss, whose experts alone are quantized; null if the tensors are not as in its files.
+/// Source: config.json of openai/gpt-oss-20b.
+Json gpt_oss_entry(const Checkpoint& c) {
+  Problems ignored;
+  for (const Linear& m : find_weight_modules(c, ignored)) {
+    const bool is_expert = m.stacked && c.tensors()[m.weight].name.ends_with("_proj_blocks");
+    if (m.format->coded && (!is_expert || m.format != WeightFormat::kMxfp4)) return nullptr;
+  }
+  return {{"modules_to_not_convert",
+           {"model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"}},
+          {"quant_method", "mxfp4"}};
+}
+
+/// What is known of the first quantized module of a checkpoint.
+std::string first_coded(const Checkpoint& c) {
+  Problems ignored;
+  for (const Linear& m : find_weight_modules(c, ignored)) {
+    if (m.format->coded) return describe(scheme_of(c, m)) + " at " + m.name;
+  }
+  return "none";
+}
+
+/// The entries of the first dialect that fits the tensors where no config names one. Where several fit, they
+/// say the same of every weight, and the one that more engines read comes first.
+ConfigEntries entries_by_tensors(Repair& r) {
+  if (text_of(r.edited.config, "model_type") == "gpt_oss") {
+    if (Json entry = gpt_oss_entry(r.view()); !entry.is_null()) return {std::move(entry)};
+  }
+  std::string why = "expected tensors that only one config can mean, found " + first_coded(r.view());
+  for (const char* name : {"deepseek", "compressed-tensors", "modelopt"}) {
+    const OutputDialect& dialect = output_dialect(name, false);
+    if (!spells_all(r.view(), dialect)) continue;
+    try {
+      return ConfigWriter(r.view(), &dialect).write();
+    } catch (const ReadError&) {
+      throw;
+    } catch (const Error& e) {
+      why = e.what();
+    }
+  }
+  throw Error(why);
+}
+
 /// The entries for the tensors of the state. Where the present config hides how modules are stored, they are
 /// found without it.
 ConfigEntries entries_for(Repair& r) {
+  const bool has_config = r.edited.config.is_object() && quantization_entry(r.edited.config);
+  if (!has_config && dialect_of(r.view()) == nullptr) return entries_by_tensors(r);
   try {
     return ConfigWriter(r.view()).write();
   } catch (const ReadError&) {

@@ -116,12 +116,17 @@ bool mend_names(Repair& repair, MendRecord& record);
 bool mend_sizes(Repair& repair, MendRecord& record);
 bool mend_from_donor_files(Repair& repair, MendRecord& record);
 bool mend_from_donor_tensors(Repair& repair, MendRecord& record);
+bool mend_from_donor_bytes(Repair& repair, MendRecord& record);
 bool mend_generation(Repair& repair, MendRecord& record);
 bool mend_reciprocals(Repair& repair, MendRecord& record);
 bool mend_folds(Repair& repair, MendRecord& record);
 bool mend_input_scales(Repair& repair, MendRecord& record);
 bool mend_cache_scales(Repair& repair, MendRecord& record);
 bool mend_quantization(Repair& repair, MendRecord& record);
+
+/// Throws Error unless the donor is a model of the same type, and tensors in floats that both have are of
+/// one shape.
+void refuse_other_structure(const Repair& repair);
 
 /// The name of a module and the type of its numbers, with which modules of other layers and experts are
 /// alike.

@@ -43,15 +43,19 @@ def resolve(report, subjects, python):
 
 
 def subjects_of(options, program, report):
-  """What to run, in order: families, then exports."""
+  """What to run, in order: families, then repairs, then exports."""
   import exports
   import families
   import models
   import producers
+  import repairs
   wanted = lambda name: not options.only or any(part in name for part in options.only)
   for name in models.MODELS:
     if wanted(name):
       yield families.Family(name, options.work, program, report)
+  for name in models.BIG_NAMES:
+    if wanted(f"repair {name}"):
+      yield repairs.Repairs(name, options.work, program, report)
   for producer, kind in exports.EXPORTS:
     for model in models.BIG_NAMES:
       subject = producers.Export(model, producer, kind, options.work, program, report)

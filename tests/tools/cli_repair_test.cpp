@@ -105,8 +105,12 @@ TEST_CASE("a checkpoint of a hub is mended as one of a directory") {
   CHECK(run_program({"repair", b.source, local, "-q"}).code == 0);
   const Outcome dry = run_program({"repair", "hf://org/name", b.out, "--dry-run"}, environment);
   CHECK_MESSAGE(dry.code == 0, dry.out, dry.err);
-  const Outcome o = run_program({"repair", "hf://org/name", b.out, "-q"}, environment);
+  const size_t asked = server.requests().size();
+  const Outcome o = run_program({"repair", "hf://org/name", b.out, "-q", "-j", "1"}, environment);
   REQUIRE_MESSAGE(o.code == 0, o.out, o.err);
+  CHECK(server.requests().size() > asked);
+  const Outcome proof = run_program({"validate", b.out, "--source", b.source});
+  CHECK_MESSAGE(proof.code == 0, proof.out, proof.err);
   for (const auto& entry : fs::directory_iterator(local)) {
     const fs::path name = entry.path().filename();
     if (name != kManifestName) CHECK(read_text(entry.path()) == read_text(fs::path(b.out) / name));
@@ -128,6 +132,61 @@ TEST_CASE("hostile donors are refused in words") {
   CHECK(o.code == 2);
   CHECK(!o.err.empty());
   CHECK(!fs::exists(b.out));
+}
+
+TEST_CASE("what repair says is left is what lint says of the result") {
+  const auto listed = [](const Json& findings) {
+    std::vector<std::string> all;
+    for (const Json& f : findings) {
+      std::string text;
+      for (const char* key : {"severity", "rule", "where", "message"})
+        text += f[key].get<std::string>() + " | ";
+      all.push_back(text);
+    }
+    return all;
+  };
+  for (const Base base : {Base::kMoe, Base::kLlama, Base::kLlamaCt, Base::kMixtral, Base::kLlamaKv,
+                          Base::kQwenMixed, Base::kNemotron, Base::kGptOss, Base::kDeepSeek}) {
+    CAPTURE(std::string(base_name(base)));
+    const Scratch scratch;
+    const std::string source = (scratch / "broken").string(), out = (scratch / "out").string();
+    Save save = base_checkpoint(base);
+    save.files["generation_config.json"] = R"({"top_p": 7})";
+    int damaged = 0;  // some matrices lose a half, which stays
+    for (auto& [file, tensors] : save.shards) {
+      for (TensorData& t : tensors) {
+        if (t.shape.size() < 2 || t.bytes.size() < 4096 || damaged++ % 7 != 3) continue;
+        std::fill(t.bytes.begin() + static_cast<std::ptrdiff_t>(t.bytes.size() / 2), t.bytes.end(),
+                  uint8_t{0});
+      }
+    }
+    write_planted(save, source);
+    const Outcome o = run_program({"repair", source, out, "--json"});
+    CHECK_MESSAGE(o.code == 1, o.err);
+    const auto left = listed(Json::parse(o.out)["left"]);
+    CHECK(left.size() > 0);
+    CHECK(left == listed(Json::parse(run_program({"lint", out, "--json"}).out)["findings"]));
+  }
+}
+
+TEST_CASE("a donor in another dialect gives no quantized module") {
+  const Scratch scratch;
+  const std::string source = (scratch / "broken").string(), donor = (scratch / "donor").string(),
+                    out = (scratch / "out").string();
+  Save save = base_checkpoint(Base::kLlama);
+  save.erase("model.layers.1.mlp.down_proj.weight_scale");
+  auto& codes = save.at("model.layers.2.mlp.down_proj.weight").bytes;
+  std::fill(codes.begin(), codes.end(), uint8_t{0});
+  write_planted(save, source);
+  write_planted(base_checkpoint(Base::kLlamaCt), donor);
+  const Outcome o = run_program({"repair", source, out, "--donor", donor, "--json"});
+  CHECK_MESSAGE(o.code == 1, o.err);
+  const std::string rules = rules_of(Json::parse(o.out)["unmended"]);
+  CHECK_MESSAGE(rules.find("incomplete-module") != std::string::npos, o.out);
+  CHECK_MESSAGE(rules.find("zero-weights") != std::string::npos, o.out);
+  if (!fs::exists(out)) return;
+  const Checkpoint result = Checkpoint::open(out);
+  for (const TensorInfo& t : result.tensors()) CHECK(!t.name.ends_with(".weight_packed"));
 }
 
 }  // namespace cli_repair_test

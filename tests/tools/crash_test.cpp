@@ -234,24 +234,31 @@ TEST_CASE("many side files take few flushes, and one that fails leaves nothing t
 TEST_CASE("a byte that reaches the disk as another is found in every file before it is complete") {
   if (!can_inject()) return;
   const Scratch scratch;
-  const Trial trial(scratch.path, {"convert", "--to", "v7"},
-                    std::string(TWOFOUR_GOLDEN_DIR) + "/modelopt-qwen3/src", {"--max-shard-size", "20kB"});
-  int found = 0;
-  for (int n = 1; n < 60; ++n) {
-    CAPTURE(n);
-    const Outcome o = run_program(trial.words, injected(fmt::format("pwrite flip {}", n)));
-    if (o.code == 0) {  // it was the journal's, which is gone, or there were not so many writes
-      CHECK((read_tree(trial.out) == trial.expected));
-      fs::remove_all(trial.out);
-      continue;
+  const std::string source = std::string(TWOFOUR_GOLDEN_DIR) + "/modelopt-qwen3/src";
+  const std::string broken = (scratch / "broken").string();
+  fs::copy(source, broken);
+  std::ofstream(scratch / "broken" / "generation_config.json") << R"({"top_p": 7})";
+  const Trial trials[] = {{scratch / "v7", {"convert", "--to", "v7"}, source, {"--max-shard-size", "20kB"}},
+                          {scratch / "repaired", {"repair"}, broken, {"--max-shard-size", "20kB"}}};
+  for (const Trial& trial : trials) {
+    CAPTURE(trial.words[0]);
+    int found = 0;
+    for (int n = 1; n < 60; ++n) {
+      CAPTURE(n);
+      const Outcome o = run_program(trial.words, injected(fmt::format("pwrite flip {}", n)));
+      if (o.code == 0) {  // it was the journal's, which is gone, or there were not so many writes
+        CHECK((read_tree(trial.out) == trial.expected));
+        fs::remove_all(trial.out);
+        continue;
+      }
+      ++found;
+      CHECK(o.code == 2);
+      CHECK_MESSAGE(o.err.find("when read back") != std::string::npos, o.err);
+      CHECK(!trial.check_state());
+      trial.check_resumes();
     }
-    ++found;
-    CHECK(o.code == 2);
-    CHECK_MESSAGE(o.err.find("when read back") != std::string::npos, o.err);
-    CHECK(!trial.check_state());
-    trial.check_resumes();
+    CHECK(found > 10);
   }
-  CHECK(found > 10);
 }
 
 TEST_CASE("reads and writes that transfer only a part change nothing") {
@@ -295,33 +302,40 @@ TEST_CASE("past the page cache, failures, parts and kills end with the bytes of 
 TEST_CASE("a full disk is one clear message, and with more space the run goes on") {
   const Scratch scratch;
   const std::string source = synth_source(scratch, "3", "8");
-  Trial trial(scratch.path, {"convert", "--to", "v7"}, source, {"--max-shard-size", "2MB"});
-  const fs::path disk = scratch / "disk";
-  fs::create_directory(disk);
-  const bool mounted = ::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=36m") == 0;
-  trial.out = disk / "out";
-  trial.words[2] = trial.out.string();
-  rlimit before{};
-  ::getrlimit(RLIMIT_FSIZE, &before);
-  if (!mounted) {
-    MESSAGE("no right to mount a small disk: a limit to the size of files instead");
-    const rlimit small{500'000, before.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &small);
+  const std::string broken = (scratch / "broken").string();
+  fs::copy(source, broken);
+  std::ofstream(scratch / "broken" / "generation_config.json") << R"({"top_p": 7})";
+  Trial trials[] = {{scratch / "v7", {"convert", "--to", "v7"}, source, {"--max-shard-size", "2MB"}},
+                    {scratch / "repaired", {"repair"}, broken, {"--max-shard-size", "2MB"}}};
+  for (Trial& trial : trials) {
+    CAPTURE(trial.words[0]);
+    const fs::path disk = scratch / "disk";
+    fs::create_directory(disk);
+    const bool mounted = ::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=36m") == 0;
+    trial.out = disk / "out";
+    trial.words[2] = trial.out.string();
+    rlimit before{};
+    ::getrlimit(RLIMIT_FSIZE, &before);
+    if (!mounted) {
+      MESSAGE("no right to mount a small disk: a limit to the size of files instead");
+      const rlimit small{500'000, before.rlim_max};
+      ::setrlimit(RLIMIT_FSIZE, &small);
+    }
+    const Outcome full = run_program(trial.words);
+    CHECK(full.code == 2);
+    CHECK_MESSAGE(full.err.find(mounted ? "No space left on device" : "File too large") != std::string::npos,
+                  full.err);
+    CHECK(!trial.check_state());
+    if (mounted) {
+      CHECK(full.err.find("weight files are finished and kept; --resume continues from there") !=
+            std::string::npos);
+      REQUIRE(::mount("tmpfs", disk.c_str(), "tmpfs", MS_REMOUNT, "size=200m") == 0);
+    } else {
+      ::setrlimit(RLIMIT_FSIZE, &before);
+    }
+    trial.check_resumes();
+    if (mounted) ::umount(disk.c_str());
   }
-  const Outcome full = run_program(trial.words);
-  CHECK(full.code == 2);
-  CHECK_MESSAGE(full.err.find(mounted ? "No space left on device" : "File too large") != std::string::npos,
-                full.err);
-  CHECK(!trial.check_state());
-  if (mounted) {
-    CHECK(full.err.find("weight files are finished and kept; --resume continues from there") !=
-          std::string::npos);
-    REQUIRE(::mount("tmpfs", disk.c_str(), "tmpfs", MS_REMOUNT, "size=200m") == 0);
-  } else {
-    ::setrlimit(RLIMIT_FSIZE, &before);
-  }
-  trial.check_resumes();
-  if (mounted) ::umount(disk.c_str());
 }
 
 TEST_CASE("interrupted after some files, a run says what stays and goes on from there") {

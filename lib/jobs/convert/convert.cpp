@@ -287,6 +287,7 @@ ConvertResult convert(const Checkpoint& source, const Plan& plan, const Destinat
     };
     try {
       ConversionRecord record = write_artifact(source, plan, options, directory, records, progress, result);
+      if (options.before_end) options.before_end(progress);
       directory.finish();
       report_modules(source, plan, record, result);
     } catch (const Interrupted& e) {

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ struct ConvertOptions {
   const ReferenceCheckpoint* kept =
       nullptr;  ///< for quantize, the checkpoint of the recipe's given scales, whose codes are compared
   const FileStates* inputs = nullptr;  ///< files that must not change until the end of the run
+  /// Called when all files are written, before the directory counts as complete. An exception leaves it
+  /// unfinished. A resumed run that finds everything finished does not call it.
+  std::function<void(Progress&)> before_end = {};
 };
 
 struct ConvertResult {

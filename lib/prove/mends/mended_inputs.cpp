@@ -137,15 +137,23 @@ class DerivedInputScales {
     return group.is_object() && integer_of(member(group, "weights"), "num_bits") == 4 &&
            member(group, "input_activations").is_null();
   }
+  /// True if the config demands a stored scale for the inputs of an FP8 linear.
+  bool is_demanded(const std::string& module) const {
+    for (const Json& holder : {words_, member(member(words_, "quantized_layers"), module)}) {
+      if (text_of(holder, "quant_algo") == "FP8") return true;
+    }
+    const Json inputs = member(groups_.find(module), "input_activations");
+    return inputs.is_object() && inputs.contains("dynamic") && inputs["dynamic"] == false;
+  }
   /// The rule by which a scale must change for itself. Empty if it must not.
   std::string rule_for(const InputScaleOf& s) {
     if (s.is_valid()) return "";
     if (s.is_stored) return state_.wants("bad-input-scale") ? "bad-input-scale" : "";
     if (!state_.wants("missing-input-scale") || is_weight_only(s.module)) return "";
     const bool asked = state_.settings.input_scale != "neighbours";
-    return (s.is_fp8 ? with_[s.kind] > without_[s.kind] : with_[s.kind] > 0 || any_nvfp4_ || asked)
-               ? "missing-input-scale"
-               : "";
+    const bool must_have = s.is_fp8 ? with_[s.kind] > without_[s.kind] || is_demanded(s.module)
+                                    : with_[s.kind] > 0 || any_nvfp4_ || asked;
+    return must_have ? "missing-input-scale" : "";
   }
   using Scales = std::vector<const InputScaleOf*>;
   const Scales& valid(const std::string& key) const {

@@ -104,6 +104,13 @@ void follow_names(MendedState& state, const MendNote* note) {
     if (!renamed.emplace(now, std::move(t)).second)
       state.differ("mend", now, "expected one tensor of this name without prefixes, found two");
   }
+  if (prefix != "wrappers" && !prefix.empty()) {
+    const bool is_of_layers = std::any_of(state.tensors.begin(), state.tensors.end(), [&](const auto& entry) {
+      return entry.first.starts_with("model.layers.") && !entry.first.starts_with(prefix);
+    });
+    if (!prefix.ends_with('.') || is_of_layers)
+      state.differ("mend", prefix, "expected a prefix of all layers, found a layer without it");
+  }
   if (!any || prefix.empty())
     state.differ("mend", prefix, "expected a prefix of names in the source, found none");
   state.tensors = std::move(renamed);
@@ -113,6 +120,8 @@ void follow_donor_tensors(MendedState& state, const MendNote* note, const Checkp
   if (note == nullptr) return;
   std::set<std::string> modules;
   for (const std::string& name : note->tensors) modules.insert(std::string(module_of(name)));
+  std::set<std::string> endings;  // the last parts of names in the source
+  for (const auto& [name, t] : state.tensors) endings.insert(name.substr(name.rfind('.') + 1));
   std::map<std::string, std::map<std::string, MendedTensor>> gone;  // by module
   std::map<std::string, std::string> places;  // names in the state, by file and name in the source
   for (const auto& [name, t] : state.tensors) {
@@ -138,6 +147,9 @@ void follow_donor_tensors(MendedState& state, const MendNote* note, const Checkp
       continue;
     }
     const MendedTensor t{state.donor->tensors()[*at], state.donor, *at};
+    const bool is_packed = t.info.dtype == DType::kU8 || name.find("_scale") != name.npos;
+    if (is_packed && !endings.contains(name.substr(name.rfind('.') + 1)))
+      state.differ("mend", name, "expected tensors of the source's dialect from the donor, found another's");
     if (!state.tensors.emplace(name, t).second)
       state.differ("mend", name, "expected a tensor that the source lacks, found it there");
   }

@@ -22,9 +22,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kOrder[] = {"files",         "donor-files", "names",       "sizes",
-                                       "donor-tensors", "generation",  "reciprocals", "fold",
-                                       "input-scales",  "kv-scales",   "quantization"};
+constexpr std::string_view kOrder[] = {"files",         "donor-files",  "names",      "sizes",
+                                       "donor-tensors", "donor-bytes",  "generation", "reciprocals",
+                                       "fold",          "input-scales", "kv-scales",  "quantization"};
 constexpr const char *kConfig = "config.json", *kHfQuantConfig = "hf_quant_config.json";
 
 std::string shown(const Json& value) { return value.is_null() ? "absent" : json_line(value); }
@@ -52,6 +52,7 @@ class ProvenRepair {
     follow_names(state_, noted("names"));
     follow_sizes();
     follow_donor_tensors(state_, noted("donor-tensors"), source_);
+    follow_donor_bytes(state_, noted("donor-bytes"), source_);
     follow_generation();
     derive_reciprocals(state_, noted("reciprocals"));
     derive_folds(state_, noted("fold"));
@@ -143,23 +144,34 @@ class ProvenRepair {
         above.empty() || std::find(std::begin(kLanguageConfigs), std::end(kLanguageConfigs), above) !=
                              std::end(kLanguageConfigs);
     if (!is_language) return;  // a tower has embeddings of its own
-    std::optional<int64_t> shown;
-    for (const auto& [name, t] : state_.tensors) {
-      const bool is_embedding = name.ends_with("embed_tokens.weight") && t.info.shape.size() == 2;
-      if (is_embedding && key == "hidden_size") shown = t.info.shape[1];
-      if (is_embedding && key == "vocab_size") shown = t.info.shape[0];
-    }
-    if (shown && s.after != std::to_string(*shown))
+    const std::set<int64_t> sizes = shown_sizes(state_, key);
+    const bool fits = std::any_of(sizes.begin(), sizes.end(),
+                                  [&](int64_t size) { return s.after == std::to_string(size); });
+    if (!sizes.empty() && !fits)
       state_.differ("mend", fmt::format("{}: {}", kConfig, s.key),
-                    fmt::format("expected {} as the embedding has, found {}", *shown, s.after));
+                    fmt::format("expected {} as tensors have, found {}", *sizes.rbegin(), s.after));
   }
 
   void follow_generation() {
     const char* const name = "generation_config.json";
     const MendNote* const note = noted("generation");
+    if (note == nullptr && !fs::exists(source_.path() / name)) return;
+    Json config = nullptr;
+    try {
+      config = parse_json(name, read_text(source_.open_again(name)));
+    } catch (const Error&) {
+      if (note != nullptr) throw;
+    }
+    for (const auto& [key, value] : config.items()) {
+      const auto is_listed = [&key = key](const MendNote::Setting& s) { return s.key == key; };
+      const bool goes =
+          note != nullptr && std::any_of(note->settings.begin(), note->settings.end(), is_listed);
+      if (state_.wants("odd-setting") && is_out_of_range(key, value) && !goes)
+        state_.differ("mend", fmt::format("{}: {}", name, key),
+                      "expected the record of a mend (generation), since it is out of range, found none");
+    }
     if (note == nullptr) return;
     written_.insert(name);
-    Json config = parse_json(name, read_text(source_.open_again(name)));
     for (const MendNote::Setting& s : note->settings) {
       const std::string before = shown(member(config, s.key));
       if (before != s.before || s.after != "absent")
@@ -172,16 +184,6 @@ class ProvenRepair {
     }
     if (read_text(artifact_.path() / name) != format_json(config))
       state_.differ("file", name, "expected the source's settings without those that go, found another text");
-  }
-
-  /// True for numbers that are known to be valid.
-  static bool is_in_range(const std::string& key, const Json& value) {
-    if (!value.is_number()) return false;
-    const double x = value.get<double>();
-    if (key == "top_p") return x > 0 && x < 1;
-    if (key == "temperature" || key == "repetition_penalty") return x > 0.01 && x < 2;
-    if (key == "top_k") return x >= 1 && x <= 1000 && x == std::floor(x);
-    return false;
   }
 
   void check_tensors() {

@@ -31,6 +31,16 @@ void follow_files(MendedState& state, const MendNote* note, const Checkpoint& ar
                   const Checkpoint& source, const LooseFiles& loose, std::set<std::string>& beside);
 void follow_names(MendedState& state, const MendNote* note);
 void follow_donor_tensors(MendedState& state, const MendNote* note, const Checkpoint& source);
+/// Follows the mend that takes modules with damaged bytes from the donor. Reads every byte of the source.
+void follow_donor_bytes(MendedState& state, const MendNote* note, const Checkpoint& source);
+
+/// The values of a size of the language model that its tensors show: "num_hidden_layers". Empty: they do not
+/// show it.
+std::set<int64_t> shown_sizes(const MendedState& state, const std::string& key);
+/// True for numbers of generation_config.json that are known to be invalid.
+bool is_out_of_range(const std::string& key, const Json& value);
+/// True for numbers of generation_config.json that are known to be valid.
+bool is_in_range(const std::string& key, const Json& value);
 
 /// The setting with a key such as "hidden_size" or "text_config.hidden_size". Null if there is none.
 Json* setting_at(Json& config, const std::string& key);

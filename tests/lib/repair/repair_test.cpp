@@ -206,6 +206,54 @@ std::vector<Case> cases() {
        {},
        {},
        true},
+      {"donor-bytes",
+       Base::kMoe,
+       "half of an expert's codes are zero",
+       [=](Save& s) {
+         auto& bytes = s.at(expert + "weight").bytes;
+         std::fill(bytes.begin() + static_cast<std::ptrdiff_t>(bytes.size() / 2), bytes.end(), uint8_t{0});
+       },
+       {},
+       {},
+       true},
+      {"donor-bytes",
+       Base::kLlama,
+       "noise in the codes of a prefixed module",
+       [](Save& s) {
+         for (uint8_t& byte : s.at("model.layers.1.mlp.down_proj.weight").bytes)
+           byte = static_cast<uint8_t>(byte * 0x9D + 0x35);
+         for (auto& [file, tensors] : s.shards) {
+           for (TensorData& t : tensors) t.name = "_orig_mod." + t.name;
+         }
+       },
+       {},
+       {},
+       true},
+      {"donor-bytes",
+       Base::kMoe,
+       "a copy of another expert, which lint names",
+       [](Save& s) {
+         for (const char* part : {"weight", "weight_scale", "weight_scale_2"})
+           s.at(fmt::format("model.layers.1.mlp.experts.2.down_proj.{}", part)).bytes =
+               s.at(fmt::format("model.layers.1.mlp.experts.5.down_proj.{}", part)).bytes;
+       },
+       {},
+       {},
+       true},
+      {"donor-bytes",
+       Base::kLlama,
+       "a norm with NaN",
+       [](Save& s) {
+         auto& bytes = s.at("model.norm.weight").bytes;
+         bytes[10] = 0xC0, bytes[11] = 0x7F;
+       },
+       {},
+       {},
+       true},
+      {"quantization", Base::kDeepSeek, "no config of FP8 blocks",
+       [](Save& s) { s.edit("config.json", [](Json& c) { c.erase("quantization_config"); }); }},
+      {"quantization", Base::kGptOss, "no config of MXFP4 stacks",
+       [](Save& s) { s.edit("config.json", [](Json& c) { c.erase("quantization_config"); }); }},
       {"donor-files",
        Base::kMoe,
        "config.json is lost",
@@ -243,6 +291,12 @@ TEST_CASE("each mend takes its fault back") {
                          std::string(one.what).starts_with("a divisor") ||
                          std::string(one.what).find("v_scale") != std::string::npos;
     if (!differs) CHECK(unlike_tensors(scratch / "original", scratch / "out") == "");
+    if (std::string(one.what) == "no config of FP8 blocks") {  // the original has no list of other linears
+      Json config = parse_json("config", read_text(scratch / "out/config.json"));
+      CHECK(config["quantization_config"].erase("modules_to_not_convert") == 1);
+      CHECK(config == parse_json("config", read_text(scratch / "original/config.json")));
+      continue;
+    }
     for (const char* file : {"tokenizer.json", "config.json"}) {
       if (!fs::exists(scratch / "original" / file)) continue;
       CHECK(sorted_lists(parse_json(file, read_text(scratch / "original" / file))) ==
@@ -333,6 +387,18 @@ TEST_CASE("what cannot be told is refused by name") {
     const Repaired repaired = open_repaired(scratch / "broken", {}, {});
     CHECK(repaired.mends.empty());
     CHECK(!repaired.unmended.empty());
+  }
+  SUBCASE("damaged bytes that the donor has, too") {
+    Save llama = base_checkpoint(Base::kLlama);
+    auto& norm = llama.at("model.norm.weight").bytes;
+    norm[10] = 0xC0, norm[11] = 0x7F;
+    write_planted(llama, scratch / "broken");
+    llama.at("model.norm.weight").bytes[12] ^= 1;
+    write_planted(llama, scratch / "donor");
+    const Repaired repaired = repair(scratch / "broken", scratch / "out", {}, scratch / "donor");
+    CHECK(repaired.mends.empty());
+    REQUIRE(repaired.unmended.size() == 1);
+    CHECK(repaired.unmended[0].message.find("a fault of its own") != std::string::npos);
   }
   SUBCASE("a sound checkpoint") {
     const Repaired repaired = open_repaired(scratch / "original", {}, {});

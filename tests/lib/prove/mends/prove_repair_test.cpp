@@ -84,6 +84,11 @@ std::vector<Plant> plants() {
        }},
       {"norm", [](Save& s) { s.erase("model.norm.weight"); }},
       {"block scales", [](Save& s) { s.erase("model.layers.0.mlp.up_proj.weight_scale"); }},
+      {"noise",
+       [](Save& s) {
+         for (uint8_t& byte : s.at("model.layers.2.mlp.down_proj.weight").bytes)
+           byte = static_cast<uint8_t>(byte * 0x9D + 0x35);
+       }},
       {"total",
        {},
        [](const fs::path& d) {
@@ -268,7 +273,16 @@ std::vector<OtherCase> other_cases() {
         }}},
       {Base::kLlamaKvCt, {"a key's lost", erase_all("layers.1.self_attn.k_scale")}},
       {Base::kMoe, {"head", [](Save& s) { s.erase("lm_head.weight"); }}},
+      {Base::kMoe,
+       {"zero codes",
+        [](Save& s) {
+          auto& bytes = s.at("model.layers.1.mlp.experts.3.up_proj.weight").bytes;
+          std::fill(bytes.begin() + static_cast<std::ptrdiff_t>(bytes.size() / 2), bytes.end(), uint8_t{0});
+        }}},
       {Base::kMoe, {"config", [](Save& s) { s.files.erase("config.json"); }}},
+      {Base::kDeepSeek,
+       {"no quantization",
+        [](Save& s) { s.edit("config.json", [](Json& c) { c.erase("quantization_config"); }); }}},
       {Base::kMoe, {"tokenizer", [](Save& s) { s.files.erase("tokenizer.json"); }}},
       {Base::kMoe, {"index", {}, [](const fs::path& d) { fs::remove(d / kIndexName); }}},
       {Base::kTiny, {"experts lost", [](Save& s) { s.erase_below("model.layers.1.mlp.experts.5."); }}},
@@ -384,6 +398,12 @@ TEST_CASE("tampered results and records of many mends are found by name") {
           "lm_head.weight"));
   CHECK(has(b.with_record([](RepairNote& n) { mend_of(n, "donor-tensors").tensors.insert("none.weight"); }),
             "none.weight"));
+  CHECK(has(
+      b.with_record([](RepairNote& n) { mend_of(n, "donor-bytes").tensors.insert(kMlp + "up_proj.weight"); }),
+      kMlp + "up_proj"));
+  CHECK(has(b.with_record([](RepairNote& n) { mend_of(n, "donor-bytes").dropped.clear(); }), "donor-bytes"));
+  CHECK(has(b.with_record([](RepairNote& n) { mend_of(n, "donor-bytes").rules = {"zero-regions"}; }),
+            "model.layers.2.mlp.down_proj"));
   CHECK(has(b.with_record([](RepairNote& n) {
     mend_of(n, "files").dropped.erase(mend_of(n, "files").dropped.begin());
   }),
