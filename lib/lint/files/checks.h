@@ -42,6 +42,11 @@ ChatTemplates lint_templates(const LintInput& input, const Json& tokenizer, cons
 /// is the content of tokenizer_config.json, or null.
 void lint_tokenizer_steps(const LintInput& input, const Json& config, const TokenTable& tokens,
                           const ChatTemplates& templates, LintReporter& reporter);
+/// Checks that the model in tokenizer.json is whole and that the steps around it are those of its words:
+/// merges, tokens of bytes, letters for blanks. Compares merges.txt with it.
+void lint_tokenizer_model(const LintInput& input, const TokenTable& tokens, LintReporter& reporter);
+/// True if the model's class makes texts.
+bool makes_texts(const LintInput& input);
 /// Compares the numbers of tokens in config.json and generation_config.json with the tokens that
 /// tokenizer_config.json names and that chat templates write.
 void lint_token_numbers(const LintInput& input, const Json& config, const TokenTable& tokens,
