@@ -215,6 +215,7 @@ std::vector<NeededToken> lint_auxiliary_files(const LintInput& s, LintReporter& 
   if (tokens && tokens->is_known()) {
     lint_tokenizer_model(s, *tokens, reporter);
     lint_tokenizer_steps(s, tokenizer, *tokens, templates, reporter);
+    lint_tokenizer_config(s, tokenizer, *tokens, templates, reporter);
     lint_token_numbers(s, tokenizer, *tokens, templates, reporter);
     needed = needed_tokens(tokenizer, *tokens, templates);
   }

@@ -54,7 +54,12 @@ void lint_token_numbers(const LintInput& input, const Json& config, const TokenT
 /// Compares the tokens that end, begin or pad a text with vocab_size. `config` is the content of `file`.
 void lint_token_settings(const LintInput& input, const char* file, const Json& config,
                          LintReporter& reporter);
-/// Compares files of a Hub's cache with the hashes that name them. Reads all bytes.
+/// Checks tokenizer_config.json by itself, against the words of tokenizer.json, and against the length of
+/// texts in config.json. `config` is its content, or null.
+void lint_tokenizer_config(const LintInput& input, const Json& config, const TokenTable& tokens,
+                           const ChatTemplates& templates, LintReporter& reporter);
+/// Compares files with the hashes that name them in a Hub's cache, and that lists of SHA-256 sums state.
+/// Reads all their bytes.
 void lint_hub_blobs(const LintInput& input, LintReporter& reporter);
 /// Checks the files that users of a published checkpoint need: model card, licence, chat template.
 /// `tokenizer` is the content of tokenizer_config.json, or null.

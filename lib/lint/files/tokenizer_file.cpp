@@ -189,6 +189,13 @@ class TokenLint {
       reporter_.add("missing-token", {file, key}, "expected a token of tokenizer.json, found {}",
                     json_quote_short(text));
     }
+    for (const Json& token : member(config, "additional_special_tokens")) {
+      const std::string text = text_of_token(token);
+      if (text.empty() || tokens_.find(text) || is_added_by(config, text)) continue;
+      reporter_.add("missing-token", {file, "additional_special_tokens"},
+                    "expected tokens of tokenizer.json, found {}", json_quote_short(text));
+      return;
+    }
   }
   static bool is_added_by(const Json& config, const std::string& text) {
     for (const auto& [number, token] : members_of(config, "added_tokens_decoder")) {
