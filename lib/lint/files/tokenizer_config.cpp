@@ -21,13 +21,15 @@ constexpr const char* kFile = "tokenizer_config.json";
 void check_length(const LintInput& s, const Json& config, LintReporter& reporter) {
   const Json& length = member(config, "model_max_length");
   if (length.is_null()) return;
-  if (!length.is_number() || length.get<double>() < 1) {
+  const bool is_odd = length.is_string() || length.is_boolean() || length.is_structured();
+  if (is_odd || (length.is_number() && length.get<double>() < 1)) {
     reporter.add("odd-setting", {kFile, "model_max_length"}, "expected a number of tokens, found {}",
                  quoted_setting(length));
     return;
   }
   // Lengths of fine-tuning are above this, and models with fewer positions are below the other.
   constexpr double kShort = 1024, kLong = 8192;
+  if (!length.is_number()) return;  // more digits than a number has
   for (const Json* most : model_settings(s.config, "max_position_embeddings")) {
     if (!most->is_number() || most->get<double>() < kLong || length.get<double>() >= kShort ||
         !makes_texts(s))
