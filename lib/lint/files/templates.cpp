@@ -103,7 +103,7 @@ class TemplateLint {
   /// Checks that messages of users and answers are written, and that the next answer begins.
   void check_turns(const LintPlace& place, const TemplateFacts& facts) {
     const auto gap = [&](std::string message) { reporter_.add("template-gap", place, std::move(message)); };
-    if (!names_word(facts.names, "messages")) {
+    if (!facts.tokens.empty() && !names_word(facts.names, "messages")) {
       return gap("expected a template that reads messages, found one that does not");
     }
     if (facts.repeats_begin) gap("expected bos_token once, found it twice in a row");

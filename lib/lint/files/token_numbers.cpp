@@ -186,7 +186,7 @@ class NumberLint {
     const std::string* text = tokens_.find_added(found[0]);
     const auto suits = [&](const char* word) { return text->find(word) != std::string::npos; };
     if (text != nullptr && (suits(token.word) || std::ranges::any_of(kOthers, suits))) return;
-    if (text == nullptr && !is_word(found[0]) && is_listed(found[0])) return;
+    if (text == nullptr && !is_word(found[0]) && (is_listed(found[0]) || has_row(found[0]))) return;
     reporter_.add("token-ids", {"config.json", token.key},
                   "expected an added token, such as {}, {}, found {}, {}", other->first,
                   json_quote_short(other->second), found[0],
@@ -200,6 +200,13 @@ class NumberLint {
                                             "unused", "reserved", "extra", "endoftext"};
   /// Code of the model may count tokens in its own way.
   bool is_of_code() const { return s_.config.contains("auto_map"); }
+  /// True if the vocabulary of the model is larger than a number.
+  bool has_row(uint64_t number) const {
+    const auto sizes = model_settings(s_.config, "vocab_size");
+    return sizes.empty() || std::ranges::any_of(sizes, [&](const Json* size) {
+             return size->is_number_unsigned() && size->get<uint64_t>() > number;
+           });
+  }
   /// True for a token that only tokenizer_config.json has.
   bool is_listed(uint64_t number) const {
     return !member(member(config_, "added_tokens_decoder"), std::to_string(number)).is_null();

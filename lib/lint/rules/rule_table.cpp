@@ -151,7 +151,7 @@ constexpr LintRule kRules[] = {
     {"tied-head", kNote, "config.json ties the head to the embedding, but a head is stored, too.",
      "Nothing, if both are equal.", "https://github.com/huggingface/transformers/pull/42612",
      "Engines ignore the stored head; if it differs from the embedding, the model's outputs change."},
-    {"head-differs", kWarning, "config.json ties the head to the embedding, but a head with other numbers is stored; or a draft shares embedding and head with the model, but has others.",
+    {"head-differs", kWarning, "config.json ties the head to the embedding, but a head with other numbers is stored; or a draft shares embedding and head with the model, but has their rows in another order.",
      "Set tie_word_embeddings to false wherever it is, or remove the head; copy the model's tensors into the draft.", "",
      "Engines use one of the two for both, and outputs or accepted drafts change."},
     // Config
