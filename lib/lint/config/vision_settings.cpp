@@ -1,16 +1,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "formats/json/access.h"
-#include "lib/base/io/file.h"
 #include "lib/lint/config/checks.h"
 
 // Settings of towers that read images, against each other, against the table of positions, and against those
@@ -33,7 +29,6 @@ class VisionSettings {
     check_positions();
     check_pooling();
     check_processor();
-    check_present();
     if (processor_.is_object()) {
       check_numbers();
       check_class();
@@ -136,28 +131,6 @@ class VisionSettings {
       impossible("preprocessor_config.json", key, "expected {} (vision_config.{}), found {}", *expected,
                  other, *found);
     }
-  }
-
-  /// Reports a model that reads images and has all files but the settings of its processor. Weights without a
-  /// tokenizer are not complete anyhow.
-  void check_present() {
-    const Json outer = read_lint_config(s_.path, "processor_config.json", unreported_);
-    // Smaller files stand in for tokenizers, in small models that are made for tests.
-    constexpr uint64_t kLeastTokenizer = 1u << 16;
-    std::error_code error;
-    const uint64_t size = std::filesystem::file_size(s_.path / "tokenizer.json", error);
-    if (error || size < kLeastTokenizer) return;
-    if (!is_absent(s_.path / kFile) || outer.contains("image_processor") ||
-        is_absent(s_.path / "tokenizer_config.json") || s_.config.contains("auto_map"))
-      return;
-    const auto tensor = std::ranges::find_if(
-        s_.tensors, [](const TensorInfo& t) { return t.name.find("patch_embed") != t.name.npos; });
-    if (tensor == s_.tensors.end()) return;
-    reporter_.add(
-        "missing-sidecar", {"config.json", kFile},
-        "expected it, or an image_processor in processor_config.json, because there is a tower with {}, "
-        "found none",
-        tensor->name);
   }
 
   void odd(const char* key, const char* expected, const Json& found) {

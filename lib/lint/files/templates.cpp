@@ -44,6 +44,25 @@ void check_image_places(const LintInput& s, const Json& tokenizer, const TokenTa
                json_quote_short(token->second));
 }
 
+/// Reports a model whose templates write tokens for images and that has no settings for its processor.
+void check_processor(const LintInput& s, const TokenTable* tokens, const ChatTemplates& templates,
+                     LintReporter& reporter) {
+  constexpr const char* kFile = "preprocessor_config.json";
+  LintReporter unreported;  // another rule reports a file that cannot be read
+  if (tokens == nullptr || !member(s.config, "vision_config").is_object() || s.config.contains("auto_map") ||
+      !is_absent(s.path / kFile) ||
+      read_lint_config(s.path, "processor_config.json", unreported).contains("image_processor"))
+    return;
+  for (const auto& [number, text] : tokens->added) {
+    if (text.size() < 3 || text.find("image") == text.npos || !templates.write(text)) continue;
+    return reporter.add(
+        "missing-sidecar", {"config.json", kFile},
+        "expected it, or an image_processor in processor_config.json, because chat templates write {}, "
+        "found none",
+        json_quote_short(text));
+  }
+}
+
 class TemplateLint {
  public:
   TemplateLint(const LintInput& s, const TokenTable* tokens, LintReporter& reporter)
@@ -217,6 +236,7 @@ ChatTemplates lint_templates(const LintInput& s, const Json& tokenizer, const To
     if (const auto text = read_template_file(s, name, reporter)) lint.check_text({name, ""}, *text);
   }
   check_image_places(s, tokenizer, tokens, lint.templates, reporter);
+  check_processor(s, tokens, lint.templates, reporter);
   return std::move(lint.templates);
 }
 
