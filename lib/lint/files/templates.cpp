@@ -109,7 +109,6 @@ class TemplateLint {
                     "expected the role of the answer if add_generation_prompt is true, found none");
     if (facts.problem.empty() && !facts.is_empty) check_turns(place, facts);
     if (tokens_ == nullptr || !tokens_->is_known()) return;
-    check_marks(place, facts);
     std::vector<std::string> missing;
     for (const std::string& token : facts.tokens) {
       if (!tokens_->find(token) && !is_of_config(token)) missing.push_back(token);
@@ -146,19 +145,6 @@ class TemplateLint {
       reporter_.add(
           "template-gap", place,
           "expected the role of the answer if add_generation_prompt is true, found that of the user");
-  }
-  /// Reports the marks of Llama 2 and Mistral in place of those that the tokenizer has.
-  void check_marks(const LintPlace& place, const TemplateFacts& facts) {
-    constexpr const char* kMark = "[INST]";
-    if (facts.written.find(kMark) == std::string::npos || tokens_->find(kMark)) return;
-    for (const auto& [number, text] : tokens_->added) {
-      const bool is_turn = text == "<|im_start|>" || text == "<|start_header_id|>" ||
-                           text == "<start_of_turn>" || text == "<|user|>";
-      if (!is_turn || facts.written.find(text) != std::string::npos) continue;
-      return reporter_.add("template-gap", place,
-                           "expected turns with {}, a token of the tokenizer, found {}",
-                           json_quote_short(text), kMark);
-    }
   }
   static std::string trimmed(std::string text) {
     const auto is_blank = [&](size_t at) { return text[at] == '\n' || text[at] == ' '; };

@@ -240,7 +240,7 @@ constexpr LintRule kRules[] = {
     {"bad-chat-template", kError, "A chat template is empty, or Jinja does not parse it.",
      "Copy the template of the model that the checkpoint was made from; twofour repair takes it from a donor.", "https://huggingface.co/docs/transformers/chat_templating",
      "Every conversation is refused, or an empty prompt is served.", Mended::kDonor},
-    {"template-gap", kWarning, "A chat template does not begin the model's answer, leaves out a role or all messages, has the turns of another family, or has no place for images although the model reads them.",
+    {"template-gap", kWarning, "A chat template does not begin the model's answer, leaves out a role or all messages, or has no place for images although the model reads them.",
      "Copy the template of the model that the checkpoint was made from, not that of a sibling; twofour repair takes it from a donor.", "https://huggingface.co/docs/transformers/chat_templating",
      "The model continues as the user or writes a role first, or prompts lose messages or images without a message.", Mended::kDonor},
     {"turn-end", kWarning, "Chat templates end the model's answer with a token that is not in eos_token_id.",

@@ -63,9 +63,12 @@ std::set<std::string> found(const std::function<void(Json&)>& change,
   });
   // The base has fewer rows than the tokenizer has words, which is the cause of other findings.
   std::set<std::string> rules;
+  const auto add = [&](const LintFinding& f) {
+    if (f.severity != Severity::kNote) rules.insert(lint_rules()[f.rule].id);
+  };
   for (const LintFinding& f : report.findings) {
-    rules.insert(lint_rules()[f.rule].id);
-    for (const LintFinding& consequence : f.consequences) rules.insert(lint_rules()[consequence.rule].id);
+    add(f);
+    for (const LintFinding& consequence : f.consequences) add(consequence);
   }
   rules.erase("tokenizer-size");
   return rules;
