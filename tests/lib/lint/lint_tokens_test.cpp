@@ -30,7 +30,7 @@ Json byte_tokenizer() {
     words[i == 0 ? "\u0120" : std::string(1, static_cast<char>('0' + i))] = number++;
   for (int i = 0; i < 40; ++i) {
     const std::string letter = i == 0 ? "\u0120" : std::string(1, static_cast<char>('0' + i));
-    std::string word = i < 20 ? "\u0120" : "0";
+    std::string word = i < 20 ? "\u0120" : "1";
     for (int j = 0; j < 30; ++j) {
       const std::string longer = word + letter;
       if (!words.contains(longer)) {
