@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cctype>
+#include <initializer_list>
 #include <map>
 #include <set>
 
 #include "formats/json/access.h"
+#include "formats/module_names.h"
 #include "formats/naming.h"
 #include "formats/weight_dialect.h"
+#include "lib/base/findings/and_more.h"
 #include "lib/base/names/config_pattern.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/promises.h"
@@ -125,6 +128,61 @@ void check_formats(const LintInput& s, const std::vector<CodedModule>& coded,
              "expected it quantized or in the config's ignore list, found neither");
     }
   }
+}
+
+/// True for a linear in a block of a tower that reads images.
+bool is_tower_linear(const std::string& name) {
+  if (name.find("visual.") == name.npos && name.find("vision") == name.npos) return false;
+  const std::string_view leaf = leaf_of(name);
+  return std::ranges::any_of(
+             std::initializer_list<std::string_view>{"qkv", "proj", "q_proj", "k_proj", "v_proj", "o_proj",
+                                                     "out_proj", "fc1", "fc2", "gate_proj", "up_proj",
+                                                     "down_proj", "linear_fc1", "linear_fc2"},
+             [&](std::string_view known) { return leaf == known; }) &&
+         any_part(name, [](std::string_view part) { return is_number_part(part); });
+}
+
+/// Reports a tower of floats that nothing in the config's list names. Its linears are then quantized, as all
+/// others are.
+void check_tower(const LintInput& s, const std::vector<CodedModule>& coded,
+                 const ConfiguredQuantization& configured, LintReporter& reporter) {
+  const Claims claims(configured);
+  if (!claims.groups || !claims.all_linears || s.is_part || !s.layout.empty()) return;
+  PatternList ignored(configured.ignored());
+  if (!ignored.all_known()) return;
+  size_t count = 0;
+  const StoredModule* first = nullptr;
+  const std::vector<StoredModule> modules = stored_modules(s, coded);
+  for (const StoredModule& m : modules) {
+    if (!is_tower_linear(m.name)) continue;
+    const std::string renamed = other_name(s.config, m.name, name_in_transformers);
+    if (m.stored->coded || ignored.matches(m.name) || (!renamed.empty() && ignored.matches(renamed))) return;
+    if (count++ == 0) first = &m;
+  }
+  if (first == nullptr) return;
+  reporter.add(
+      "unquantized-not-ignored", s.at(first->tensor, first->name),
+      "expected it, and {} more linears of the tower, in the config's ignore list, found none of them",
+      count - 1);
+}
+
+/// Reports scales of rows without the second dimension. compressed-tensors stores them as [N, 1], and loaders
+/// compare shapes.
+void check_row_scales(const LintInput& s, const ConfiguredQuantization& configured, LintReporter& reporter) {
+  if (configured.method != QuantMethod::kGroups || !s.layout.empty()) return;
+  for (const auto& [name, group] : members_of(configured.groups())) {
+    if (text_of(member(group, "weights"), "strategy") != "channel") return;
+  }
+  size_t count = 0, first = 0;
+  for (size_t i = 0; i < s.tensors.size(); ++i) {
+    const TensorInfo& t = s.tensors[i];
+    if (!t.name.ends_with(".weight_scale") || t.shape.size() != 1 || t.shape[0] < 2) continue;
+    if (count++ == 0) first = i;
+  }
+  if (count == 0) return;
+  const int64_t n = s.tensors[first].shape[0];
+  reporter.add("module-shape", s.at(first), "expected [{}, 1] (strategy channel), found [{}]{}", n, n,
+               and_more(count, ", and so {} more"));
 }
 
 /// Reports formats that no group of the config describes.
@@ -283,6 +341,8 @@ void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, Lint
     return;  // the config's other keys mean nothing
   check_formats(s, coded, configured, reported, reporter);
   check_lost_groups(s, coded, configured, reporter);
+  check_tower(s, coded, configured, reporter);
+  check_row_scales(s, configured, reporter);
   bool disagree = false;
   const auto report_other = [&]<class... Args>(const char* key, fmt::format_string<Args...> text,
                                                Args&&... args) {

@@ -125,12 +125,14 @@ class LayerPartsLint {
       }
       if (whole == nullptr) continue;
       const size_t lost = whole->first.size() - children.size(), have = whole->second.size();
-      const bool is_clear = have >= (is_main_ ? 2U : 3U) && (layers.size() == 1 || have >= 8 * layers.size());
+      const bool is_alike = is_main_ || group_->container.find("vis") != std::string::npos;
+      const bool is_clear = have >= (is_alike ? 2U : 3U) && (layers.size() == 1 || have >= 8 * layers.size());
       if (!is_clear || lost > std::max<size_t>(1, whole->first.size() / 3)) continue;
       for (const int64_t layer : layers) {
         // In some families, the first layer has no norm before it, or no values to mix with the first
         // layer's.
-        if (layer == group_->layers[0].layer && (model_.family == nullptr || module.empty())) continue;
+        const bool is_known = model_.family != nullptr || (is_alike && !is_main_);
+        if (layer == group_->layers[0].layer && (!is_known || module.empty())) continue;
         for (const std::string& child : whole->first) {
           if (!children.contains(child)) report(layer, module.empty() ? child : module + "." + child, have);
         }

@@ -189,7 +189,7 @@ void check_layers(const LintInput& s, LintReporter& reporter) {
                    "expected layers from 0 on, {} (num_hidden_layers), found 1 to {}: numbers begin at 1",
                    stated, *numbers.rbegin());
     } else if (is_one && !numbers.contains(stated) && *numbers.rbegin() > stated) {
-      reporter.add("layer-numbers", {"", prefix},
+      reporter.add("layer-numbers", {"", fmt::format("{}.{}", prefix, stated + 1)},
                    "expected drafts from layer {} on, after the last layer, found them from {} on", stated,
                    stated + 1);
     } else if (missing > 0) {

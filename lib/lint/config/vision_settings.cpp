@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "formats/json/access.h"
@@ -21,16 +22,22 @@ class VisionSettings {
       : s_(s),
         reporter_(reporter),
         tower_(member(s.config, "vision_config")),
-        processor_(read_lint_config(s.path, "preprocessor_config.json", unreported_)) {}
+        processor_(read_lint_config(s.path, kFile, unreported_)) {}
 
   void run() {
     check_blocks();
     check_positions();
     check_pooling();
     check_processor();
+    if (processor_.is_object()) {
+      check_numbers();
+      check_class();
+    }
   }
 
  private:
+  static constexpr const char* kFile = "preprocessor_config.json";
+
   template <class... Args>
   void impossible(const char* file, std::string key, fmt::format_string<Args...> text, Args&&... args) {
     reporter_.add("impossible-setting", {file, std::move(key)}, text, std::forward<Args>(args)...);
@@ -123,6 +130,68 @@ class VisionSettings {
       if (!found || !expected || *found == *expected) continue;
       impossible("preprocessor_config.json", key, "expected {} (vision_config.{}), found {}", *expected,
                  other, *found);
+    }
+  }
+
+  void odd(const char* key, const char* expected, const Json& found) {
+    reporter_.add("odd-setting", {kFile, key}, "expected {}, found {}", expected, quoted_setting(found));
+  }
+  static bool are_numbers(const Json& list, double least, double most) {
+    return std::ranges::all_of(list, [&](const Json& one) {
+      return one.is_number() && one.get<double>() >= least && one.get<double>() <= most;
+    });
+  }
+
+  /// Checks the numbers by which pixels are scaled, and the limits of an image's size. Source:
+  /// transformers 5.17, image_processing_utils.py, image_transforms.py.
+  void check_numbers() {
+    const Json& factor = member(processor_, "rescale_factor");
+    const bool scales = member(processor_, "do_rescale") != false;
+    if (!factor.is_null() && (!factor.is_number() || factor.get<double>() <= 0 || factor.get<double>() > 1))
+      odd("rescale_factor", "a number of more than 0, at most 1", factor);
+    auto channels = size(tower_, "in_chans");
+    if (!channels) channels = size(tower_, "num_channels");
+    const auto count = static_cast<size_t>(channels.value_or(3));
+    constexpr double kLeastDeviation = 1e-3, kMost = 255;
+    const double most = scales && (!factor.is_number() || factor.get<double>() < 1) ? 1 : kMost;
+    for (const char* key : {"image_mean", "image_std"}) {
+      const Json& list = member(processor_, key);
+      if (!list.is_array()) continue;
+      const bool is_mean = std::string_view(key) == "image_mean";
+      if (list.size() != count || !are_numbers(list, is_mean ? 0 : kLeastDeviation, most))
+        odd(key,
+            fmt::format("{} numbers of {}, at most {}, one for each color", count,
+                        is_mean ? "0 or more" : "more than 0", most)
+                .c_str(),
+            list);
+    }
+    const Json& given = member(processor_, "size");
+    const std::pair<std::optional<int64_t>, std::optional<int64_t>> limits[] = {
+        {size(processor_, "min_pixels"), size(processor_, "max_pixels")},
+        {size(given, "shortest_edge"), size(given, "longest_edge")}};
+    for (const auto& [least, limit] : limits) {
+      if (!least || !limit || *least <= *limit) continue;
+      impossible(kFile, least == limits[0].first ? "min_pixels" : "size.shortest_edge",
+                 "expected at most {}, the upper limit, found {}", *limit, *least);
+      break;
+    }
+  }
+
+  /// Checks the class that prepares images, in families that have one.
+  void check_class() {
+    constexpr std::pair<const char*, const char*> kClasses[] = {
+        {"qwen2_vl", "Qwen"},   {"qwen2_5_vl", "Qwen"}, {"qwen3_vl", "Qwen"},   {"qwen3_vl_moe", "Qwen"},
+        {"gemma3", "Gemma3"},   {"mllama", "Mllama"},   {"llama4", "Llama4"},   {"idefics3", "Idefics3"},
+        {"pixtral", "Pixtral"}, {"glm4v", "Glm"},       {"mistral3", "Pixtral"}};
+    if (processor_.empty()) return odd("", "settings for images", processor_);
+    const char* key =
+        processor_.contains("image_processor_type") ? "image_processor_type" : "feature_extractor_type";
+    const std::string own = text_of(processor_, key), type = text_of(s_.config, "model_type");
+    if (own.empty() || processor_.contains("auto_map")) return;
+    for (const auto& [model, name] : kClasses) {
+      if (type != model || own.starts_with(name)) continue;
+      impossible(kFile, key, "expected a class of {} (model_type), such as {}..., found {}", type, name,
+                 json_quote_short(own));
     }
   }
 

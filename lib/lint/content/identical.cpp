@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <string>
+#include <string_view>
 
+#include "formats/json/access.h"
 #include "lib/lint/content/checks.h"
 
 namespace twofour {
@@ -24,9 +27,35 @@ bool is_constant(const Member& m) {
          (!floats && f.constant_share > 0.99);
 }
 
+/// Reports the embedding and the head of a draft that are the model's in another order. DeepSeek-V3 shares
+/// both. Source: deepseek-ai/DeepSeek-V3, README_WEIGHTS.md.
+void check_shared(const LintInput& s, std::span<Member> members, LintReporter& reporter) {
+  const std::string type = text_of(s.config, "model_type");
+  if (type != "deepseek_v3" && type != "deepseek_v32") return;
+  const auto find = [&](std::string_view module) -> const Member* {
+    const auto at = std::ranges::find(members, module, &Member::module);
+    return at == members.end() ? nullptr : &*at;
+  };
+  for (const Member& m : members) {
+    if (m.module.find("layers.") == m.module.npos) continue;
+    const bool is_head = m.module.ends_with(".shared_head.head");
+    if (!is_head && !m.module.ends_with(".embed_tokens")) continue;
+    const Member* own = find(is_head ? "lm_head" : "model.embed_tokens");
+    if (own == nullptr || own->figures->ordered == m.figures->ordered ||
+        own->figures->unordered != m.figures->unordered)
+      continue;
+    const TensorInfo &a = s.tensors[own->figures->tensor], &b = s.tensors[m.figures->tensor];
+    if (a.dtype != b.dtype || a.shape != b.shape) continue;
+    reporter.add("head-differs", s.at(m.figures->tensor, m.name),
+                 "expected the bytes of {}, which the draft shares, found its rows in another order",
+                 own->name);
+  }
+}
+
 }  // namespace
 
 void lint_identical(const LintInput& s, std::span<Member> members, LintReporter& reporter) {
+  check_shared(s, members, reporter);
   constexpr uint64_t kLeastOfRouter = 16;
   constexpr uint64_t kLeastBytes = 64;  // smaller matrices may be equal by chance or by design
   struct Key {

@@ -213,7 +213,9 @@ std::vector<NeededToken> lint_auxiliary_files(const LintInput& s, LintReporter& 
   const ChatTemplates templates = lint_templates(s, tokenizer, tokens ? &*tokens : nullptr, reporter);
   std::vector<NeededToken> needed;
   if (tokens && tokens->is_known()) {
+    lint_tokenizer_model(s, *tokens, reporter);
     lint_tokenizer_steps(s, tokenizer, *tokens, templates, reporter);
+    lint_tokenizer_config(s, tokenizer, *tokens, templates, reporter);
     lint_token_numbers(s, tokenizer, *tokens, templates, reporter);
     needed = needed_tokens(tokenizer, *tokens, templates);
   }

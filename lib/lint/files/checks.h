@@ -42,6 +42,11 @@ ChatTemplates lint_templates(const LintInput& input, const Json& tokenizer, cons
 /// is the content of tokenizer_config.json, or null.
 void lint_tokenizer_steps(const LintInput& input, const Json& config, const TokenTable& tokens,
                           const ChatTemplates& templates, LintReporter& reporter);
+/// Checks that the model in tokenizer.json is whole and that the steps around it are those of its words:
+/// merges, tokens of bytes, letters for blanks. Compares merges.txt with it.
+void lint_tokenizer_model(const LintInput& input, const TokenTable& tokens, LintReporter& reporter);
+/// True if the model's class makes texts.
+bool makes_texts(const LintInput& input);
 /// Compares the numbers of tokens in config.json and generation_config.json with the tokens that
 /// tokenizer_config.json names and that chat templates write.
 void lint_token_numbers(const LintInput& input, const Json& config, const TokenTable& tokens,
@@ -49,7 +54,12 @@ void lint_token_numbers(const LintInput& input, const Json& config, const TokenT
 /// Compares the tokens that end, begin or pad a text with vocab_size. `config` is the content of `file`.
 void lint_token_settings(const LintInput& input, const char* file, const Json& config,
                          LintReporter& reporter);
-/// Compares files of a Hub's cache with the hashes that name them. Reads all bytes.
+/// Checks tokenizer_config.json by itself, against the words of tokenizer.json, and against the length of
+/// texts in config.json. `config` is its content, or null.
+void lint_tokenizer_config(const LintInput& input, const Json& config, const TokenTable& tokens,
+                           const ChatTemplates& templates, LintReporter& reporter);
+/// Compares files with the hashes that name them in a Hub's cache, and that lists of SHA-256 sums state.
+/// Reads all their bytes.
 void lint_hub_blobs(const LintInput& input, LintReporter& reporter);
 /// Checks the files that users of a published checkpoint need: model card, licence, chat template.
 /// `tokenizer` is the content of tokenizer_config.json, or null.

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cctype>
+#include <set>
 #include <utility>
 #include <vector>
+
+#include "lib/lint/files/jinja_words.h"
 
 namespace twofour {
 namespace {
@@ -29,17 +32,6 @@ constexpr Block kBlocks[] = {{"if", "endif", "elif else"},    {"for", "endfor", 
                              {"generation", "endgeneration"}};
 /// Statements that open no block.
 constexpr std::string_view kSimple[] = {"break", "continue", "include", "import", "from", "extends"};
-
-/// Operators that need something behind them.
-constexpr std::string_view kBinary[] = {"+", "-",  "*",  "/", "//", "%", "**",  "~",  "==",  "!=", "<",
-                                        ">", "<=", ">=", "|", ".",  "=", "and", "or", "not", "in", "is"};
-/// Symbols that begin no operand.
-constexpr std::string_view kNoBeginnings[] = {")",  "]",  "}", ",", "*", "/", "|",
-                                              "==", "!=", "=", ".", ">", "<"};
-/// Functions that compare with their text and do not write it.
-constexpr std::string_view kSearches[] = {"split", "rsplit",       "replace",   "find",   "startswith",
-                                          "strip", "removeprefix", "endswith",  "index",  "rstrip",
-                                          "count", "removesuffix", "partition", "lstrip", "raise_exception"};
 
 /// Returns a piece for messages, which have one line.
 std::string shown(const Piece& piece) {
@@ -65,6 +57,9 @@ class Reader {
     if (facts_.problem.empty() && !open_.empty())
       problem(open_.back().line, "expected {{% {} %}} for {{% {} %}}, found the end",
               open_.back().block->ends, open_.back().block->opens);
+    // A role that another part of the template compares is not lost.
+    const bool is_elsewhere = facts_.names.find(fmt::format(" {} ", facts_.lost_role)) != std::string::npos;
+    if (facts_.writes_roles || is_elsewhere) facts_.lost_role.clear();
     return std::move(facts_);
   }
 
@@ -105,8 +100,12 @@ class Reader {
       if (pieces.empty()) return problem(begin, "expected an expression in {{{{ }}}}, found none");
       facts_.is_empty = false;
       check_expression(pieces, begin);
+      const bool begins = pieces.size() == 1 && pieces[0].text == "bos_token";
+      facts_.repeats_begin = facts_.repeats_begin || (begins && follows_begin_);
+      follows_begin_ = begins;
       write_strings(pieces);
     } else {
+      follows_begin_ = false;
       statement(pieces, begin);
     }
   }
@@ -117,15 +116,28 @@ class Reader {
       return std::isspace(c) != 0 || c == '\\' || c == 'n';  // with line ends as strings write them
     });
     if (!is_blank && std::exchange(follows_content_, false)) facts_.behind.append(text).append("\n");
+    if (!is_blank) {
+      before_ = text;
+      follows_begin_ = false;
+      if (std::ranges::any_of(open_, &Open::is_prompt)) facts_.prompt.append(text).append("\n");
+    }
     if (std::any_of(text.begin(), text.end(), [](unsigned char c) { return std::isspace(c) == 0; }))
       facts_.is_empty = false;
-    for (size_t at = text.find("<|"); at != text.npos; at = text.find("<|", at + 1)) {
-      const size_t end = text.find("|>", at + 2);
+    add_tokens(text, "<|", "|>");
+    add_tokens(text, "<\uFF5C", "\uFF5C>");
+    for (const std::string_view token : {"<start_of_turn>", "<end_of_turn>", "</s>"}) {
+      if (text.find(token) != text.npos) facts_.tokens.emplace(token);
+    }
+  }
+  /// Adds the tokens in a text that begin and end with these marks.
+  void add_tokens(std::string_view text, std::string_view opens, std::string_view closes) {
+    for (size_t at = text.find(opens); at != text.npos; at = text.find(opens, at + 1)) {
+      const size_t begin = at + opens.size(), end = text.find(closes, begin);
       if (end == text.npos) return;
-      const std::string_view name = text.substr(at + 2, end - at - 2);
+      const std::string_view name = text.substr(begin, end - begin);
       const bool is_token =
           !name.empty() && name.size() <= 64 && name.find_first_of("<>|{} \t\n'\"") == name.npos;
-      if (is_token) facts_.tokens.emplace(text.substr(at, end + 2 - at));
+      if (is_token) facts_.tokens.emplace(text.substr(at, end + closes.size() - at));
     }
   }
   /// Adds the tokens in the strings of an expression that writes them. Strings that are compared, or that are
@@ -142,7 +154,13 @@ class Reader {
           !is_one_of(kCompares, after) &&
           !(after == "]" && i + 2 < pieces.size() && is_one_of(kCompares, pieces[i + 2].text));
       if (is_read && p.text == "role" && pieces[0].text != "raise_exception") facts_.writes_roles = true;
-      if (is_read && p.text == "content") follows_content_ = true;
+      if (is_read && p.text == "content") {
+        follows_content_ = true;
+        const auto branch =
+            std::find_if(open_.rbegin(), open_.rend(), [](const Open& o) { return !o.role.empty(); });
+        if (branch != open_.rend() && branch->role == "assistant" && !before_.empty())
+          facts_.answer_head = before_;
+      }
       if (p.kind == Part::kOperator && (p.text == "(" || p.text == "[" || p.text == "{")) {
         searched.push_back((!searched.empty() && searched.back()) || p.text == "[" ||
                            (p.text == "(" && is_one_of(kSearches, before)));
@@ -233,6 +251,9 @@ class Reader {
     for (size_t i = 0; i < pieces.size(); ++i) {
       const Piece& p = pieces[i];
       const Piece* next = i + 1 < pieces.size() ? &pieces[i + 1] : nullptr;
+      const bool filters = p.kind == Part::kOperator && p.text == "|" && next != nullptr;
+      if (filters && next->kind == Part::kName && !is_one_of(kFilters, next->text))
+        return problem(begin, "expected a filter of Jinja, found {}", next->text);
       if (is_operator(pieces, i) && is_one_of(kBinary, p.text)) {
         const bool ends =
             next == nullptr || (next->kind == Part::kOperator && is_one_of(kNoBeginnings, next->text));
@@ -277,6 +298,7 @@ class Reader {
       if (open_.empty() || open_.back().block->between.find(word) == std::string_view::npos)
         return problem(begin, "expected {{% if %}} before {{% {} %}}, found {}", word,
                        open_.empty() ? "none" : open_.back().block->opens);
+      begin_branch(open_.back(), pieces);
       if (word == "elif") check_condition(pieces, begin);
       return;
     }
@@ -311,6 +333,7 @@ class Reader {
       return;
     }
     open_.push_back({&block, begin});
+    begin_branch(open_.back(), pieces);
   }
   void end_block(const Block& block, size_t begin) {
     if (open_.empty() || open_.back().block != &block) {
@@ -319,17 +342,46 @@ class Reader {
           open_.empty() ? "no end of a block" : fmt::format("{{% {} %}}", open_.back().block->ends),
           block.ends);
     }
+    const Open& open = open_.back();
+    const bool user = open.roles.contains("user"), answer = open.roles.contains("assistant");
+    if (open.roles.size() > 1 && !open.has_rest && user != answer)
+      facts_.lost_role = user ? "assistant" : "user";
     open_.pop_back();
+  }
+
+  struct Open {
+    const Block* block;
+    size_t line;
+    bool is_prompt = false;                 ///< the branch is for add_generation_prompt
+    bool has_rest = false;                  ///< a branch is for everything else
+    std::string_view role = {};             ///< that the branch is for
+    std::set<std::string_view> roles = {};  ///< that all branches compare
+  };
+  /// Notes what a branch is for.
+  void begin_branch(Open& open, const std::vector<Piece>& pieces) {
+    before_ = {};
+    open.role = {};
+    open.is_prompt = false;
+    if (pieces[0].text == "else") open.has_rest = true;
+    if (pieces[0].text != "if" && pieces[0].text != "elif") return;
+    const auto names = [&](std::string_view name) {
+      return std::ranges::any_of(pieces, [&](const Piece& p) { return p.text == name; });
+    };
+    open.is_prompt = names("add_generation_prompt") && !names("not");
+    if (!names("role")) return;
+    for (const Piece& p : pieces) {
+      if (p.kind != Part::kString || p.text == "role" || p.text == "content") continue;
+      open.role = p.text;
+      open.roles.insert(p.text);
+    }
   }
 
   std::string_view text_;
   size_t at_ = 0;
-  struct Open {
-    const Block* block;
-    size_t line;
-  };
   std::vector<Open> open_;
   TemplateFacts facts_;
+  std::string_view before_{};     // the text that the branch wrote last
+  bool follows_begin_ = false;    // bos_token was written last
   bool follows_content_ = false;  // no text is written behind what a message says
 };
 

@@ -14,6 +14,10 @@ struct TemplateFacts {
   std::string names{};             ///< all names and compared texts that it reads, between blanks
   bool writes_roles = false;       ///< it writes the role of each message
   std::string behind{};            ///< the texts that it writes behind contents of messages, a line each
+  std::string prompt{};            ///< the texts that it writes if add_generation_prompt is true
+  std::string answer_head{};       ///< the text that it writes before the content of an answer
+  std::string lost_role{};         ///< "user" or "assistant", where it compares other roles and not this one
+  bool repeats_begin = false;      ///< it writes bos_token twice in a row
 };
 
 /// Reads a template by the syntax of Jinja 3 with the extensions of transformers: loop controls, and blocks

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "formats/error.h"
 #include "formats/json/access.h"
@@ -41,6 +42,25 @@ void check_image_places(const LintInput& s, const Json& tokenizer, const TokenTa
   reporter.add("template-gap", {"tokenizer_config.json", "chat_template"},
                "expected a place for images, such as {}, because there is a vision_config, found none",
                json_quote_short(token->second));
+}
+
+/// Reports a model whose templates write tokens for images and that has no settings for its processor.
+void check_processor(const LintInput& s, const TokenTable* tokens, const ChatTemplates& templates,
+                     LintReporter& reporter) {
+  constexpr const char* kFile = "preprocessor_config.json";
+  LintReporter unreported;  // another rule reports a file that cannot be read
+  if (tokens == nullptr || !member(s.config, "vision_config").is_object() || s.config.contains("auto_map") ||
+      !is_absent(s.path / kFile) ||
+      read_lint_config(s.path, "processor_config.json", unreported).contains("image_processor"))
+    return;
+  for (const auto& [number, text] : tokens->added) {
+    if (text.size() < 3 || text.find("image") == text.npos || !templates.write(text)) continue;
+    return reporter.add(
+        "missing-sidecar", {"config.json", kFile},
+        "expected it, or an image_processor in processor_config.json, because chat templates write {}, "
+        "found none",
+        json_quote_short(text));
+  }
 }
 
 class TemplateLint {
@@ -87,6 +107,7 @@ class TemplateLint {
     if (facts.problem.empty() && facts.writes_roles && !names_word(facts.names, "add_generation_prompt"))
       reporter_.add("template-gap", place,
                     "expected the role of the answer if add_generation_prompt is true, found none");
+    if (facts.problem.empty() && !facts.is_empty) check_turns(place, facts);
     if (tokens_ == nullptr || !tokens_->is_known()) return;
     std::vector<std::string> missing;
     for (const std::string& token : facts.tokens) {
@@ -96,6 +117,46 @@ class TemplateLint {
     reporter_.add("missing-token", place,
                   "expected tokens of the tokenizer, found {} that it does not have{}", missing[0],
                   and_more(missing.size(), ", nor {} more"));
+  }
+  /// Checks that messages of users and answers are written, and that the next answer begins.
+  void check_turns(const LintPlace& place, const TemplateFacts& facts) {
+    const auto gap = [&](std::string message) { reporter_.add("template-gap", place, std::move(message)); };
+    if (!facts.tokens.empty() && !names_word(facts.names, "messages")) {
+      return gap("expected a template that reads messages, found one that does not");
+    }
+    if (facts.repeats_begin) gap("expected bos_token once, found it twice in a row");
+    if (!facts.lost_role.empty())
+      gap(fmt::format("expected a turn for the role {}, found only those of others", facts.lost_role));
+    if (facts.writes_roles) return check_prompt(place, facts);
+    const std::string head = trimmed(facts.answer_head);
+    const size_t first = facts.written.find(head);
+    const bool is_alone = !head.empty() && first != std::string::npos &&
+                          facts.written.find(head, first + head.size()) == std::string::npos;
+    if (is_alone && !names_word(facts.names, "add_generation_prompt"))
+      gap(fmt::format("expected {} if add_generation_prompt is true, found none", json_quote_short(head)));
+    check_prompt(place, facts);
+  }
+  /// Checks that the prompt for an answer is not that for a user.
+  void check_prompt(const LintPlace& place, const TemplateFacts& facts) {
+    std::string prompt = facts.prompt;
+    std::ranges::transform(prompt, prompt.begin(), [](unsigned char c) { return std::tolower(c); });
+    const auto names = [&](const char* word) { return prompt.find(word) != std::string::npos; };
+    if (names("user") && !names("assistant") && !names("model"))
+      reporter_.add(
+          "template-gap", place,
+          "expected the role of the answer if add_generation_prompt is true, found that of the user");
+  }
+  static std::string trimmed(std::string text) {
+    const auto is_blank = [&](size_t at) { return text[at] == '\n' || text[at] == ' '; };
+    for (;;) {
+      if (!text.empty() && is_blank(text.size() - 1)) {
+        text.pop_back();
+      } else if (text.ends_with("\\n")) {
+        text.resize(text.size() - 2);
+      } else {
+        return text;
+      }
+    }
   }
   /// True if tokenizer_config.json adds the token.
   bool is_of_config(const std::string& token) const {
@@ -111,7 +172,7 @@ class TemplateLint {
   LintReporter& reporter_;
 };
 
-std::string trimmed(std::string text) {
+std::string without_end(std::string text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
   return text;
 }
@@ -145,7 +206,7 @@ ChatTemplates lint_templates(const LintInput& s, const Json& tokenizer, const To
   const auto file = read_template_file(s, kFile, reporter);
   if (file) {
     lint.check_text({kFile, ""}, *file);
-    if (!own.is_null() && !(own.is_string() && trimmed(own.get<std::string>()) == trimmed(*file)))
+    if (!own.is_null() && !(own.is_string() && without_end(own.get<std::string>()) == without_end(*file)))
       reporter.add("two-chat-templates", {"tokenizer_config.json", "chat_template"},
                    "expected none beside chat_template.jinja, or the same, found a different one");
   }
@@ -161,6 +222,7 @@ ChatTemplates lint_templates(const LintInput& s, const Json& tokenizer, const To
     if (const auto text = read_template_file(s, name, reporter)) lint.check_text({name, ""}, *text);
   }
   check_image_places(s, tokenizer, tokens, lint.templates, reporter);
+  check_processor(s, tokens, lint.templates, reporter);
   return std::move(lint.templates);
 }
 

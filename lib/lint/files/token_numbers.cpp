@@ -111,7 +111,10 @@ class NumberLint {
   /// Reports words of the vocabulary as ends, where that of the tokenizer is an added token. Returns true if
   /// there is nothing to report.
   bool check_words(const Json& config) {
-    const Numbers ends = numbers_of(config, "eos_token_id");
+    const Numbers begins = numbers_of(config, "bos_token_id"), ends = numbers_of(config, "eos_token_id");
+    if (begin_.number && begins.size() == 1 && is_word(begins[0]) && !is_word(*begin_.number) &&
+        begin_.number != end_.number)
+      differ(is_own_ ? kGeneration : "config.json", "bos_token_id", begin_, begins[0]);
     const bool are_words =
         !ends.empty() && std::ranges::all_of(ends, [&](uint64_t number) { return is_word(number); });
     if (!end_.number || !are_words || is_word(*end_.number)) return true;
@@ -130,6 +133,11 @@ class NumberLint {
     const Numbers ends = numbers_of(is_own_ ? generation : config, "eos_token_id");
     const char* file = is_own_ ? kGeneration : "config.json";
     if (ends.empty() || templates_.empty()) return;
+    if (end_.number && !has(ends, *end_.number) &&
+        !std::ranges::any_of(ends, [&](uint64_t n) { return may_end(n); })) {
+      differ(file, "eos_token_id", end_, ends[0]);
+      return;
+    }
     const bool is_written = end_.text.size() > 2 && templates_.write(end_.text);
     if (end_.number && is_written) {
       if (!has(ends, *end_.number)) missing_end(file, end_.text, *end_.number);
@@ -146,6 +154,16 @@ class NumberLint {
       if (may_end && (turn == nullptr || token.second.find("end") != std::string::npos)) turn = &token;
     }
     if (turn != nullptr) missing_end(file, turn->second, turn->first);
+  }
+  /// True for a token behind the content of messages, and for one that is named as an end.
+  bool may_end(uint64_t number) const {
+    const std::string* text = tokens_.find_added(number);
+    if (text == nullptr || templates_.behind.find(*text) != std::string::npos) return true;
+    for (const char* word : {"end", "eos", "eot", "eom", "EOT", "EOS", "END", "</", "return", "call", "stop",
+                             "sep", "SEP", "user", "User", "pad", "observation"}) {
+      if (text->find(word) != text->npos) return true;
+    }
+    return false;
   }
   void missing_end(const char* file, const std::string& text, uint64_t number) {
     reporter_.add("turn-end", {file, "eos_token_id"},
@@ -164,10 +182,34 @@ class NumberLint {
     }
     const auto other = std::ranges::find_if(
         tokens_.added, [&](const auto& added) { return added.second.find(token.word) != std::string::npos; });
-    if (other == tokens_.added.end() || !is_word(found[0])) return;
+    if (other == tokens_.added.end() || is_of_code()) return;
+    const std::string* text = tokens_.find_added(found[0]);
+    const auto suits = [&](const char* word) { return text->find(word) != std::string::npos; };
+    if (text != nullptr && (suits(token.word) || std::ranges::any_of(kOthers, suits))) return;
+    if (text == nullptr && !is_word(found[0]) && (is_listed(found[0]) || has_row(found[0]))) return;
     reporter_.add("token-ids", {"config.json", token.key},
-                  "expected an added token, such as {}, {}, found {}, a word of the vocabulary", other->first,
-                  json_quote_short(other->second), found[0]);
+                  "expected an added token, such as {}, {}, found {}, {}", other->first,
+                  json_quote_short(other->second), found[0],
+                  text != nullptr     ? json_quote_short(*text)
+                  : is_word(found[0]) ? "a word of the vocabulary"
+                                      : "which is none");
+  }
+  /// Parts of the names of tokens for other inputs that say nothing of their kind.
+  static constexpr const char* kOthers[] = {"img",    "IMG",      "patch", "media",    "IMAGE",
+                                            "AUDIO",  "VIDEO",    "sound", "speech",   "placeholder",
+                                            "unused", "reserved", "extra", "endoftext"};
+  /// Code of the model may count tokens in its own way.
+  bool is_of_code() const { return s_.config.contains("auto_map"); }
+  /// True if the vocabulary of the model is larger than a number.
+  bool has_row(uint64_t number) const {
+    const auto sizes = model_settings(s_.config, "vocab_size");
+    return sizes.empty() || std::ranges::any_of(sizes, [&](const Json* size) {
+             return size->is_number_unsigned() && size->get<uint64_t>() > number;
+           });
+  }
+  /// True for a token that only tokenizer_config.json has.
+  bool is_listed(uint64_t number) const {
+    return !member(member(config_, "added_tokens_decoder"), std::to_string(number)).is_null();
   }
 
   const LintInput& s_;

@@ -16,6 +16,7 @@ class TokenEvents : public JsonEvents {
   /// Looks up the merges that the file has before its vocabulary.
   void finish() {
     for (const auto& [left, right] : early_) check_merge(left, right);
+    if (!filler_.text.empty()) table_.filler = filler_;
   }
 
   void null() override {}
@@ -27,6 +28,7 @@ class TokenEvents : public JsonEvents {
   void unsigned_number(uint64_t value) override {
     if (is_at("truncation", "max_length") && depth() == 2) table_.truncation = value;
     if (is_at("padding", "strategy") && depth() == 3 && keys_[2] == "Fixed") table_.padding = value;
+    if (is_at("padding", "pad_id") && depth() == 2) filler_.number = value;
     append_number(value);
     if (is_at("model", "vocab") && depth() == 3) {
       table_.last_word = std::max(table_.last_word.value_or(0), value);
@@ -34,13 +36,17 @@ class TokenEvents : public JsonEvents {
     }
     if (is_in_added() && keys_.back() == "id") id_ = value;
   }
-  void float_number(double, std::string_view) override {}
+  void float_number(double value, std::string_view) override {
+    if (is_at("model", "dropout") && depth() == 2) table_.dropout = value;
+  }
   void string(std::string& text) override {
     if (keys_.empty()) return;
-    if (keys_[0] == "pre_tokenizer" && keys_.back() == "type") table_.encodes.push_back(text);
-    if (keys_[0] == "decoder" && keys_.back() == "type") table_.decodes.push_back(text);
+    add_step(text);
+    if (is_at("model", "type") && depth() == 2) table_.type = text;
+    if (is_at("model", "unk_token") && depth() == 2) table_.unknown = text;
+    if (is_at("padding", "pad_token") && depth() == 2) filler_.text = text;
     append_text(text);
-    if (is_at("model", "continuing_subword_prefix") && depth() == 2) has_prefix_ = !text.empty();
+    if (is_at("model", "continuing_subword_prefix") && depth() == 2) table_.joins_prefixes = !text.empty();
     if (is_in_added() && keys_.back() == "content") content_ = text;
     if (is_at("model", "vocab") && depth() == 4) {  // [piece, score]
       table_.last_word = pieces_;
@@ -116,6 +122,17 @@ class TokenEvents : public JsonEvents {
       numbers_.push_back(value);
   }
 
+  /// Notes the type of a step, or U+2581, which stands for a blank.
+  void add_step(const std::string& text) {
+    const bool encodes = keys_[0] == "pre_tokenizer", normalizes = keys_[0] == "normalizer",
+               decodes = keys_[0] == "decoder";
+    if (!encodes && !normalizes && !decodes) return;
+    if (keys_.back() == "type")
+      (encodes ? table_.encodes : normalizes ? table_.normalizes : table_.decodes).push_back(text);
+    if (text.find("\u2581") == text.npos && text != "Metaspace") return;
+    (decodes ? table_.reads_blanks : table_.writes_blanks) = true;
+  }
+
   void add_merge(std::string left, std::string right) {
     if (table_.words.empty())
       early_.emplace_back(std::move(left), std::move(right));
@@ -123,9 +140,14 @@ class TokenEvents : public JsonEvents {
       check_merge(left, right);
   }
   void check_merge(const std::string& left, const std::string& right) {
-    const auto has = [&](const std::string& word) { return table_.words.contains(word); };
-    if (has_prefix_ || table_.words.empty() || (has(left) && has(right) && has(left + right))) return;
-    if (table_.lost_merges++ == 0) table_.lost_merge = {left, right};
+    if (table_.joins_prefixes || table_.words.empty()) return;
+    const auto none = table_.words.end(), a = table_.words.find(left), b = table_.words.find(right),
+               both = table_.words.find(left + right);
+    if (a != none && b != none && both != none) {
+      table_.merges.push_back({a->second, b->second, both->second});
+    } else if (table_.lost_merges++ == 0) {
+      table_.lost_merge = {left, right};
+    }
   }
 
   TokenTable& table_;
@@ -138,7 +160,7 @@ class TokenEvents : public JsonEvents {
   std::optional<std::string> content_, left_;
   std::vector<std::pair<std::string, std::string>> early_;
   uint64_t pieces_ = 0;
-  bool has_prefix_ = false;
+  AppendedToken filler_;
 };
 
 /// Collects a flat object of words and numbers.
@@ -179,6 +201,10 @@ std::optional<uint64_t> TokenTable::find(const std::string& text) const {
   }
   const auto at = words.find(text);
   return at == words.end() ? std::nullopt : std::optional(at->second);
+}
+
+bool TokenTable::has(const std::vector<std::string>& types, std::string_view type) {
+  return std::ranges::find(types, type) != types.end();
 }
 
 const std::string* TokenTable::find_added(uint64_t number) const {

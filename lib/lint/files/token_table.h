@@ -16,8 +16,14 @@ struct AppendedToken {
   uint64_t number = 0;
 };
 
+/// A merge of two words to a third, as their numbers.
+struct Merge {
+  uint64_t left = 0, right = 0, product = 0;
+};
+
 /// The tokens in a tokenizer.json, and its other steps.
 struct TokenTable {
+  std::string type;  ///< of the model: "BPE", "Unigram", "WordPiece"
   bool has_model = false, has_vocabulary = false;
   bool is_pieces = false;  ///< the vocabulary is a list of pieces with scores, whose places are their numbers
   std::unordered_map<std::string, uint64_t> words;      ///< of the model
@@ -26,16 +32,25 @@ struct TokenTable {
   std::optional<std::pair<std::string, std::string>>
       lost_merge;  ///< a merge of words that are not in `words`
   size_t lost_merges = 0;
+  std::vector<Merge> merges;                      ///< in their order, without lost ones
+  bool joins_prefixes = false;                    ///< words inside of others have a prefix, which merges drop
+  std::string unknown;                            ///< the token for letters that no word has; empty: none
+  double dropout = 0;                             ///< the share of merges that are left out at random
   std::unordered_map<std::string, bool> special;  ///< of added tokens that say whether they are
   std::optional<uint64_t> truncation;             ///< the length to which texts are cut
   std::optional<uint64_t> padding;                ///< the length to which each text is filled up
   std::vector<AppendedToken> appended;            ///< of the post-processor
-  std::vector<std::string> encodes, decodes;      ///< the types of pre-tokenizers and of decoders
-  bool falls_back = false;                        ///< letters that no word has become tokens of bytes
+  std::vector<std::string> normalizes, encodes, decodes;  ///< types of normalizers, pre-tokenizers, decoders
+  bool writes_blanks = false;           ///< a normalizer or pre-tokenizer writes U+2581 for blanks
+  bool reads_blanks = false;            ///< a decoder turns U+2581 back into blanks
+  std::optional<AppendedToken> filler;  ///< the token with which texts are filled up
+  bool falls_back = false;              ///< letters that no word has become tokens of bytes
 
   bool is_known() const { return has_vocabulary && (!words.empty() || !added.empty()); }
   /// Returns the number of a token: that of an added token or, if there is none of the text, of a word.
   std::optional<uint64_t> find(const std::string& text) const;
+  /// True if a step has a type, in a list of types.
+  static bool has(const std::vector<std::string>& types, std::string_view type);
   /// Returns the text of an added token; nullptr: there is none of the number.
   const std::string* find_added(uint64_t number) const;
 };

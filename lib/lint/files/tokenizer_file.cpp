@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
 #include "formats/error.h"
@@ -53,7 +54,8 @@ class TokenLint {
     check_special("special_tokens_map.json", map);
     for (const char* key : kSpecial) {
       const std::string own = text_of_token(member(config, key)), other = text_of_token(member(map, key));
-      if (own.empty() || other.empty() || own == other) continue;
+      // Fine-tuning often sets another token for padding, in one file only.
+      if (own.empty() || other.empty() || own == other || key == std::string_view("pad_token")) continue;
       reporter_.add("token-ids", {"special_tokens_map.json", key},
                     "expected {} (tokenizer_config.json), found {}", json_quote_short(own),
                     json_quote_short(other));
@@ -188,6 +190,13 @@ class TokenLint {
       if (text.empty() || tokens_.find(text) || is_added_by(config, text)) continue;
       reporter_.add("missing-token", {file, key}, "expected a token of tokenizer.json, found {}",
                     json_quote_short(text));
+    }
+    for (const Json& token : member(config, "additional_special_tokens")) {
+      const std::string text = text_of_token(token);
+      if (text.empty() || tokens_.find(text) || is_added_by(config, text)) continue;
+      reporter_.add("missing-token", {file, "additional_special_tokens"},
+                    "expected tokens of tokenizer.json, found {}", json_quote_short(text));
+      return;
     }
   }
   static bool is_added_by(const Json& config, const std::string& text) {

@@ -12,6 +12,15 @@
 // 0.22, tokenizer/serialization.rs, decoders/mod.rs, processors/template.rs.
 
 namespace twofour {
+
+/// Models that make vectors of texts cut them on purpose.
+bool makes_texts(const LintInput& s) {
+  const std::vector<std::string> classes = strings_of(s.config, "architectures");
+  return std::ranges::any_of(classes, [](const std::string& name) {
+    return name.find("CausalLM") != name.npos || name.find("ConditionalGeneration") != name.npos;
+  });
+}
+
 namespace {
 
 class StepLint {
@@ -31,28 +40,30 @@ class StepLint {
  private:
   static constexpr const char* kFile = "tokenizer.json";
 
-  /// Models that make vectors of texts cut them on purpose.
-  bool generates() const {
-    const std::vector<std::string> classes = strings_of(s_.config, "architectures");
-    return std::ranges::any_of(classes, [](const std::string& name) {
-      return name.find("CausalLM") != name.npos || name.find("ConditionalGeneration") != name.npos;
-    });
-  }
   void check_lengths() {
-    if (!generates()) return;
+    if (!makes_texts(s_)) return;
     if (tokens_.truncation)
       reporter_.add("tokenizer-steps", {kFile, "truncation"},
                     "expected null, found truncation of texts to {} tokens", *tokens_.truncation);
     if (tokens_.padding)
       reporter_.add("tokenizer-steps", {kFile, "padding"},
                     "expected null, found padding of texts to {} tokens", *tokens_.padding);
+    if (!tokens_.filler) return;
+    const auto& [text, number] = *tokens_.filler;
+    const auto own = tokens_.find(text);
+    if (!own) {
+      reporter_.add("missing-token", {kFile, "padding.pad_token"}, "expected a token of the file, found {}",
+                    json_quote_short(text));
+    } else if (*own != number) {
+      reporter_.add("token-ids", {kFile, "padding.pad_id"}, "expected {} for {}, found {}", *own,
+                    json_quote_short(text), number);
+    }
   }
 
   /// What turns bytes into letters, or blanks into another letter, needs a decoder that turns them back.
   void check_decoder() {
     for (const char* step : {"ByteLevel", "Metaspace"}) {
-      if (std::ranges::find(tokens_.encodes, step) == tokens_.encodes.end() || !tokens_.decodes.empty())
-        continue;
+      if (!TokenTable::has(tokens_.encodes, step) || !tokens_.decodes.empty()) continue;
       reporter_.add("tokenizer-steps", {kFile, "decoder"},
                     "expected {} (as in the pre-tokenizer), found none", step);
       return;
@@ -77,6 +88,7 @@ class StepLint {
 
   /// Compares the flags of tokens that each conversation has. Others are often flagged in one file only.
   void check_flags() {
+    check_end_flag();
     size_t count = 0;
     std::string first;
     bool is_special = false;
@@ -93,6 +105,20 @@ class StepLint {
     reporter_.add("token-flags", {kFile, "added_tokens"},
                   "expected {} to be {} (tokenizer_config.json), found otherwise{}", json_quote_short(first),
                   is_special ? "special" : "not special", and_more(count, ", and {} more"));
+  }
+
+  /// The token that ends texts is special in all files: otherwise, answers show it.
+  void check_end_flag() {
+    const Json& named = member(config_, "eos_token");
+    const std::string text = named.is_object() ? text_of(named, "content") : text_of(named);
+    const auto own = tokens_.special.find(text);
+    if (text.size() < 3 || own == tokens_.special.end() || own->second) return;
+    const auto number = tokens_.find(text);
+    const Json& listed = member(config_, "added_tokens_decoder");
+    const Json& token = number ? member(listed, std::to_string(*number)) : Json();
+    if (flag_of(token, "special") == true) return;  // reported as a difference of both files
+    reporter_.add("token-flags", {kFile, "added_tokens"},
+                  "expected {}, the eos_token, to be special, found otherwise", json_quote_short(text));
   }
 
   /// Compares the words of vocab.json, which tokenizers without tokenizer.json read.

@@ -1,3 +1,9 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "formats/json/access.h"
 #include "lib/lint/files/checks.h"
 #include "lib/lint/settings/checks.h"
 #include "lib/lint/settings/setting_kinds.h"
@@ -32,7 +38,26 @@ constexpr Setting kGeneration[] = {
     {"no_repeat_ngram_size", kNumber},
     {"eos_token_id", kTokens},
     {"bos_token_id", kTokens},
+    {"pad_token_id", kTokenOrNone},
 };
+
+/// Settings of which the first is at most the second.
+constexpr std::pair<const char*, const char*> kOrdered[] = {{"min_new_tokens", "max_new_tokens"},
+                                                            {"min_length", "max_length"}};
+
+/// Reports tokens that end answers and are never chosen.
+void check_suppressed(const Json& config, const char* file, LintReporter& reporter) {
+  const Json& ends = member(config, "eos_token_id");
+  const Json& suppressed = member(config, "suppress_tokens");
+  if (!suppressed.is_array() || ends.is_null()) return;
+  const auto is_suppressed = [&](const Json& end) {
+    return std::ranges::find(suppressed, end) != suppressed.end();
+  };
+  const Json list = ends.is_array() ? ends : Json::array({ends});
+  if (list.empty() || !std::ranges::all_of(list, is_suppressed)) return;
+  reporter.add("impossible-setting", {file, "suppress_tokens"},
+               "expected a token of eos_token_id that is not in it, found {}", quoted_setting(ends));
+}
 
 }  // namespace
 
@@ -51,6 +76,16 @@ void lint_generation(const LintInput& s, LintReporter& reporter) {
   if (samples != config.end() && *samples == true && temperature != config.end() &&
       temperature->is_number() && temperature->get<double>() == 0)
     odd("temperature", "a number above 0, because do_sample is true", *temperature);
+  for (const auto& [least, most] : kOrdered) {
+    const auto low = integer_of(config, least), high = integer_of(config, most);
+    if (low && high && *low > *high)
+      odd(least, fmt::format("at most {}, {}", most, *high).c_str(), config[least]);
+  }
+  const auto beams = integer_of(config, "num_beams"), answers = integer_of(config, "num_return_sequences");
+  if (beams && answers && *beams > 1 && *answers > *beams)
+    odd("num_return_sequences", fmt::format("at most num_beams, {}", *beams).c_str(),
+        config["num_return_sequences"]);
+  check_suppressed(config, kFile, reporter);
   lint_token_settings(s, kFile, config, reporter);
 }
 

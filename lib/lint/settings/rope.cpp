@@ -56,6 +56,13 @@ class Rope : public SettingLint {
     if (low && high && *low >= *high)
       odd(place + ".low_freq_factor", fmt::format("less than high_freq_factor, {}", *high),
           rope["low_freq_factor"]);
+    const auto trained = number(rope, "original_max_position_embeddings");
+    const auto most = number(*config_, "max_position_embeddings");
+    constexpr double kFew = 2048;  // models that are made for tests keep the family's scaling
+    if (trained && most && *most >= kFew && *trained > *most)
+      odd(place + ".original_max_position_embeddings",
+          fmt::format("at most max_position_embeddings, {}", *most),
+          rope["original_max_position_embeddings"]);
     const Json& share = member(rope, "partial_rotary_factor");
     if (!share.is_null() && !share_of(rope))
       odd(place + ".partial_rotary_factor", "a number of more than 0, at most 1", share);

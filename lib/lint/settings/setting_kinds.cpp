@@ -36,6 +36,8 @@ const char* expected_of(SettingKind kind) {
       return "the number of a token";
     case kTokens:
       return "the number of a token, or a list of them";
+    case kTokenOrNone:
+      return "the number of a token";
   }
   return "";
 }
@@ -54,10 +56,13 @@ bool fits(const Json& value, SettingKind kind) {
     }
     case kNumberOrAll:
       return fits(value, kNumber) || value == -1;
+    case kTokenOrNone:
+      return fits(value, kToken) || value == -1;
     case kTokens:
       return value.is_array()
-                 ? std::all_of(value.begin(), value.end(),
-                               [](const Json& one) { return !one.is_null() && fits(one, kToken); })
+                 ? !value.empty() &&
+                       std::all_of(value.begin(), value.end(),
+                                   [](const Json& one) { return !one.is_null() && fits(one, kToken); })
                  : fits(value, kToken);
     default:
       break;

@@ -17,6 +17,7 @@ enum class SettingKind {
   kSwitch,          ///< true or false
   kToken,           ///< the number of a token
   kTokens,          ///< the number of a token, or a list of them
+  kTokenOrNone,     ///< the number of a token, or -1 for none
 };
 
 /// A setting that loaders use without a check. null counts as absent.

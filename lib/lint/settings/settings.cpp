@@ -96,6 +96,15 @@ constexpr Setting kSettings[] = {
     {"norm_topk_prob", kSwitch},
     {"tie_word_embeddings", kSwitch},
     {"use_expert_bias", kSwitch},
+    {"attention_dropout", kShareOrNothing},
+    {"hidden_dropout", kShareOrNothing},
+    {"attn_pdrop", kShareOrNothing},
+    {"embd_pdrop", kShareOrNothing},
+    {"resid_pdrop", kShareOrNothing},
+    {"initializer_range", kNotNegative},
+    {"eos_token_id", kToken},
+    {"bos_token_id", kToken},
+    {"pad_token_id", kTokenOrNone},
 };
 
 /// Returns the largest number in a list that has one for each layer.
@@ -167,6 +176,8 @@ class Settings : public SettingLint {
       const auto window = config->find("sliding_window");
       if (window != config->end() && *window == 0 && !config->contains("use_sliding_window"))
         odd_once("sliding_window", "a number of tokens or null", *window);
+      if (window != config->end() && window->is_null() && member(*config, "use_sliding_window") == true)
+        odd_once("sliding_window", "a number of tokens, because use_sliding_window is true", *window);
       for (const char* key : {"dtype", "torch_dtype"}) {
         const auto at = config->find(key);
         if (at == config->end() || at->is_null() || at->is_object()) continue;

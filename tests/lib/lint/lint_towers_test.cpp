@@ -147,6 +147,68 @@ TEST_CASE("numbers of tokens for images are those of the tokenizer") {
   CHECK(findings_of(Base::kUnknown, with(9, Json::object())).find("video_token_id") == std::string::npos);
 }
 
+TEST_CASE("a number for images is not that of another added token, nor beyond all tokens") {
+  const auto with = [](uint64_t number) {
+    return all_of({set_key("image_token_id", number),
+                   file("tokenizer.json",
+                        {{"model", {{"type", "BPE"}, {"vocab", {{"a", 0}, {"b", 1}}}}},
+                         {"added_tokens", Json::array({{{"id", 2}, {"content", "<|image_pad|>"}},
+                                                       {{"id", 3}, {"content", "<|vision_end|>"}}})}})});
+  };
+  const std::string place = "token-ids: config.json: image_token_id: expected an added token";
+  CHECK(finds(Base::kUnknown, with(3), place));
+  CHECK(finds(Base::kUnknown, with(1000000), place));
+  CHECK(findings_of(Base::kUnknown, with(2)).find(place) == std::string::npos);
+}
+
+TEST_CASE("a processor scales colors, and is of the model's family") {
+  const auto processor = [](Json settings) {
+    return all_of({set_key("model_type", "qwen2_5_vl"), set_key("vision_config", {{"in_chans", 3}}),
+                   file("preprocessor_config.json", std::move(settings))});
+  };
+  const auto place = [](const char* key) { return fmt::format("preprocessor_config.json: {}", key); };
+  const Json half = Json::array({0.5, 0.5, 0.5});
+  const Json sound = {{"image_processor_type", "Qwen2VLImageProcessorFast"},
+                      {"image_mean", half},
+                      {"image_std", half},
+                      {"rescale_factor", 1.0 / 255},
+                      {"min_pixels", 3136},
+                      {"max_pixels", 12845056}};
+  CHECK(findings_of(Base::kUnknown, processor(sound)).find("preprocessor") == std::string::npos);
+  const std::pair<const char*, Json> wrong[] = {{"image_mean", Json::array({0.5})},
+                                                {"image_mean", Json::array({123.7, 116.3, 103.5})},
+                                                {"image_std", Json::array({0.0, 0.5, 0.5})},
+                                                {"rescale_factor", 255},
+                                                {"min_pixels", 20000000},
+                                                {"image_processor_type", "CLIPImageProcessor"}};
+  for (const auto& [key, value] : wrong) {
+    Json settings = sound;
+    settings[key] = value;
+    CHECK(finds(Base::kUnknown, processor(settings), place(key)));
+  }
+}
+
+TEST_CASE("Qwen's merger has its norm and the width of the patches that it joins") {
+  const auto tower = [](int64_t columns, bool has_norm) {
+    std::vector<Change> changes = {set_key("model_type", "qwen2_5_vl"),
+                                   set_key("vision_config", {{"depth", 2},
+                                                             {"spatial_merge_size", 2},
+                                                             {"out_hidden_size", 64},
+                                                             {"in_chans", 3},
+                                                             {"patch_size", 14}}),
+                                   add_bf16("visual.patch_embed.proj.weight", {32, 3, 2, 14, 14}),
+                                   add_bf16("visual.merger.mlp.0.weight", {128, columns}),
+                                   add_bf16("visual.merger.mlp.2.weight", {64, 128})};
+    for (const char* block : {"0", "1"})
+      changes.push_back(add_bf16(fmt::format("visual.blocks.{}.norm1.weight", block), {32}));
+    if (has_norm) changes.push_back(add_bf16("visual.merger.ln_q.weight", {32}));
+    return all_of(changes);
+  };
+  CHECK(findings_of(Base::kUnknown, tower(128, true)).find("merger") == std::string::npos);
+  CHECK(finds(Base::kUnknown, tower(128, false), "tensor-missing: visual.merger.ln_q"));
+  CHECK(finds(Base::kUnknown, tower(32, true), "visual.merger.mlp.0.weight: expected 128 columns"));
+}
+
 TEST_CASE("rows may be zero of the pad and of tokens that no template writes") {
   const auto zero = [](int64_t row) {
     return all_of(
