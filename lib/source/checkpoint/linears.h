@@ -90,8 +90,16 @@ struct SourceScale {
   float multiplier;
 };
 
+/// The largest weight that a global scale of 1 allows: the largest code times the largest block scale.
+inline constexpr float kNvfp4Range = 2688;
+/// No trained weight or activation is larger.
+inline constexpr float kLargestWeight = 1e5f;
+/// True if a global scale, as a multiplier, is for weights that no model has. Most such scales are
+/// reciprocals: divisors stored where a multiplier belongs, or multipliers where a divisor does.
+inline bool is_beyond_weights(float multiplier) { return multiplier * kNvfp4Range > kLargestWeight; }
+
 /// Reads the global scale of one expert of a module. Adds a problem if it is not positive and finite, or if
-/// it makes a weight infinite in BF16.
+/// it makes a weight larger than kLargestWeight.
 SourceScale read_global_scale(const Checkpoint& checkpoint, const Nvfp4Linear& module, int64_t expert,
                               Problems& problems);
 

@@ -63,6 +63,14 @@ Matrices::Matrices(const Checkpoint& checkpoint, Findings& findings) : checkpoin
     if (is_left || (!term.scope && !term.weight)) leave_out(why);
     if (is_new) left_out_.push_back({std::move(term), std::move(why)});
   }
+  for (OddExperts& block : find_odd_experts(checkpoint)) {
+    const std::set<size_t> weights(block.weights.begin(), block.weights.end());
+    if (std::erase_if(modules_, [&](const Linear& m) { return weights.contains(m.weight); }) == 0) continue;
+    leave_out(block.problem);
+    WeightTerm term{block.weights[0], {}, block.block, "experts-extra", block.problem};
+    term.scope = block.block;
+    left_out_.push_back({std::move(term), std::move(block.problem)});
+  }
   const auto terms = find_config_terms(checkpoint, checkpoint.tensors());
   if (!terms.empty() && !modules_.empty()) {
     all_left_out_ = text_of(checkpoint, terms[0]);
@@ -262,6 +270,9 @@ void refuse_changed_weights(const Checkpoint& c, const std::function<bool(size_t
   }
   for (const auto& [codes, problem] : find_nvfp4_contradictions(c)) {
     if (is_read(codes)) problems.add(problem);
+  }
+  for (const OddExperts& block : find_odd_experts(c)) {
+    if (std::ranges::any_of(block.weights, is_read)) problems.add(block.problem);
   }
   for (const std::string& problem : find_odd_settings(c.config_of_values()))
     problems.add("{}: {}", (c.path() / "config.json").string(), problem);

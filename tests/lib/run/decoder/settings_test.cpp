@@ -61,7 +61,6 @@ TEST_CASE("every setting that tells models apart changes what they say") {
       {"deepseek_v3", "rope_interleave", "false"},
       {"deepseek_v3-halves", "norm_topk_prob", "true"},
       {"glm4_moe", "routed_scaling_factor", "1.0"},
-      {"gpt_oss", "swiglu_limit", "0.5"},
       {"gpt_oss", "layer_types", R"(["full_attention", "full_attention", "full_attention"])"},
   };
   for (const Change& change : changes) {
@@ -79,6 +78,22 @@ TEST_CASE("every setting that tells models apart changes what they say") {
       largest =
           std::max(largest, std::abs(static_cast<double>(logits[i]) - static_cast<double>(golden.logits[i])));
     CHECK(largest > 1e-3);
+  }
+}
+
+TEST_CASE("settings that loaders read differently are refused") {
+  for (const Change& change : {Change{"gpt_oss", "swiglu_limit", "0.5"},
+                               {"deepseek_v3", "norm_topk_prob", "null"},
+                               {"deepseek_v3", "rope_interleave", "null"},
+                               {"qwen2_moe", "layer_types", R"(["sliding_attention", "full_attention"])"}}) {
+    CAPTURE(change.key);
+    const Scratch scratch;
+    const DecoderGolden golden = golden_of(change.golden);
+    write_decoder_checkpoint(golden, scratch / "model",
+                             with(golden, change.key, parse_json("test", change.value)));
+    const std::string message = message_of([&] { Decoder::open(scratch / "model"); });
+    const bool is_window = std::string(change.key) == "layer_types";
+    contains(message, std::string(is_window ? "use_sliding_window" : change.key) + ": expected ");
   }
 }
 
