@@ -13,9 +13,6 @@
 namespace twofour {
 namespace {
 
-/// No weight or activation that is smaller matters.
-constexpr float kSmallest = 1e-9f;
-
 bool is_scale(float value) { return std::isfinite(value) && value > 0; }
 
 std::string at_expert(size_t i, size_t count) { return count > 1 ? fmt::format(" (expert {})", i) : ""; }
@@ -31,10 +28,10 @@ void check_values(const LintInput& s, size_t tensor, const std::vector<float>& v
       return;
     }
     const float most = multiplier * kNvfp4Range;
-    if (most >= kSmallest && !is_beyond_weights(multiplier)) continue;
+    if (most >= kSmallestWeight && !is_beyond_weights(multiplier)) continue;
     reporter.add("suspicious-scale", s.at(tensor),
                  "expected a scale for values of {:g} to {:g}, found {}{}, a scale for values up to {:g}",
-                 kSmallest, kLargestWeight, values[i], at_expert(i, values.size()), most);
+                 kSmallestWeight, kLargestWeight, values[i], at_expert(i, values.size()), most);
     return;
   }
 }

@@ -174,7 +174,8 @@ std::string refusal_of(const Checkpoint& c, float stored, float multiplier, cons
   const float largest = largest_scaled_code(c, from);
   if (!(largest * multiplier < kBeyondBf16))
     return fmt::format("expected a global scale with which all weights are finite, found {}", stored);
-  if (largest * multiplier <= kLargestWeight) return "";
+  const bool is_reciprocal = kNvfp4Range / multiplier >= kSmallestWeight;
+  if (!is_reciprocal || largest * multiplier <= kLargestWeight) return "";
   return fmt::format(
       "expected a global scale of weights up to {:g}, found {}, with which they are up to {:.3g}, and with "
       "its "
