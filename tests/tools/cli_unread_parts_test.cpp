@@ -528,4 +528,52 @@ TEST_CASE("codes that keep their bytes are examined where a new configuration de
   }
 }
 
+TEST_CASE("what lies beside floats and is on no list is refused, as is an adapter that is not merged") {
+  Formats formats;
+  for (const char* suffix : {".input_smooth", ".perm", ".R", ".hra_u", ".shira_weight", ".base_layer.weight",
+                             ".modules_to_save.default.weight", ".lora_A.default.weight"}) {
+    CAPTURE(suffix);
+    const std::string name = std::string(kLinear) + suffix;
+    const std::string source =
+        formats.changed("model", [&](Tensors& tensors) { tensors.push_back(tensor_named(name)); });
+    for (const auto& [command, words] : formats.commands(source)) {
+      if (command != "quantize" && command != "convert --to fp8" && command != "eval") continue;
+      CAPTURE(command);
+      const Outcome outcome = run_program(words);
+      CHECK(outcome.code == 2);
+      if (command != "eval") CHECK_MESSAGE(contains(outcome.err, name), outcome.err);
+    }
+  }
+  const std::string source = formats.configured("model", [](Json&) {});
+  CHECK(run_program(formats.commands(source)[6].second).code == 0);
+  write_text(source + "/adapter_config.json", R"({"peft_type": "LORA"})");
+  for (const size_t command : {2, 6, 10}) {
+    const Outcome outcome = run_program(formats.commands(source)[command].second);
+    CHECK(outcome.code == 2);
+    CHECK_MESSAGE(contains(outcome.err, "adapter_config.json: peft_type: expected no adapter"), outcome.err);
+  }
+}
+
+TEST_CASE("repair writes no config that loses what the present one says of the codes") {
+  Formats formats;
+  const auto changed = [&](const char* format, const char* key, const Json& value) {
+    return formats.configured(format, [&](Json& config) {
+      config["quantization_config"]["ignore"] = Json::array();
+      config["quantization_config"][key] = value;
+    });
+  };
+  for (const std::string& source :
+       {changed("nvfp4-modelopt", "rotated", true), changed("mxfp4-modelopt", "quant_algo", "MXINT4"),
+        changed("nvfp4-compressed-tensors", "quant_method", "gptq")}) {
+    CAPTURE(source);
+    std::filesystem::remove(std::filesystem::path(source) / "hf_quant_config.json");
+    CHECK(run_program(formats.commands(source)[0].second).code == 2);
+    const std::string repaired = source + "-repaired";
+    const Outcome repair = run_program({"repair", source, repaired});
+    CHECK_MESSAGE(contains(repair.out + repair.err, "would lose what the present one says"),
+                  repair.out << repair.err);
+    CHECK(run_program(formats.commands(repaired)[0].second).code == 2);
+  }
+}
+
 }  // namespace cli_unread_parts_test
