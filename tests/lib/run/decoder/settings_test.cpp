@@ -82,10 +82,11 @@ TEST_CASE("every setting that tells models apart changes what they say") {
 }
 
 TEST_CASE("settings that loaders read differently are refused") {
-  for (const Change& change : {Change{"gpt_oss", "swiglu_limit", "0.5"},
-                               {"deepseek_v3", "norm_topk_prob", "null"},
-                               {"deepseek_v3", "rope_interleave", "null"},
-                               {"qwen2_moe", "layer_types", R"(["sliding_attention", "full_attention"])"}}) {
+  for (const Change& change :
+       {Change{"gpt_oss", "swiglu_limit", "0.5"},
+        {"deepseek_v3", "norm_topk_prob", "null"},
+        {"deepseek_v3", "rope_interleave", "null"},
+        {"qwen2_moe", "layer_types", R"(["sliding_attention", "full_attention", "full_attention"])"}}) {
     CAPTURE(change.key);
     const DecoderGolden golden = golden_of(change.golden);
     const std::string message = refusal(golden, with(golden, change.key, parse_json("test", change.value)));
