@@ -485,8 +485,11 @@ TEST_CASE("every command refuses another number of experts than config.json says
     CAPTURE(format);
     for (const int more : {-1, 1}) {
       CAPTURE(more);
-      const std::string source = formats.configured(
-          format, [&](Json& config) { config["num_experts"] = config["num_experts"].get<int64_t>() + more; });
+      const std::string source = formats.configured(format, [&](Json& config) {
+        for (const char* key : {"num_experts", "num_local_experts"}) {
+          if (config.contains(key)) config[key] = config[key].get<int64_t>() + more;
+        }
+      });
       for (const auto& [command, words] : formats.commands(source)) {
         if (command == "inspect --values") continue;
         CAPTURE(command);
