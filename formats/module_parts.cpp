@@ -92,8 +92,29 @@ constexpr ModulePart kQuantizerState[] = {
 };
 
 /// The beginnings of the names of PEFT's adapters: "X.lora_A.weight", "X.lora_B.default.weight",
-/// "X.ia3_l.default".
-constexpr std::string_view kAdapters[] = {"lora_", "ia3_", "oft_", "boft_", "hada_", "lokr_", "vera_"};
+/// "X.ia3_l.default". PEFT moves the weights of a module with an adapter to "X.base_layer".
+constexpr std::string_view kAdapters[] = {"lora_",
+                                          "ia3_",
+                                          "oft_",
+                                          "boft_",
+                                          "hada_",
+                                          "lokr_",
+                                          "vera_",
+                                          "hra_",
+                                          "bone_",
+                                          "miss_",
+                                          "shira_",
+                                          "c3a_",
+                                          "road_",
+                                          "fourierft",
+                                          "vblora_",
+                                          "randlora_",
+                                          "dora_",
+                                          "delora_",
+                                          "trainable_tokens_",
+                                          "token_adapter.",
+                                          "base_layer.",
+                                          "modules_to_save."};
 constexpr ModulePart kAdapter = {"adapter", kTerm, false, Harmless::kNever, "an adapter that was not merged"};
 constexpr ModulePart kUnknownPart = {"", kUnknown, false, Harmless::kNever, "which no reader of codes knows"};
 
@@ -132,7 +153,7 @@ size_t find_last(std::string_view name, std::string_view part) {
 size_t find_adapter(std::string_view tensor) {
   for (size_t dot = tensor.rfind('.'); dot != tensor.npos && dot > 0; dot = tensor.rfind('.', dot - 1)) {
     const std::string_view below = tensor.substr(dot + 1);
-    constexpr std::string_view kFirst = "liobhv";  // of the adapters' names
+    constexpr std::string_view kFirst = "bcdfhilmorstv";  // of the adapters' names
     if (below.size() < 4 || kFirst.find(below[0]) == kFirst.npos) continue;
     if (std::any_of(std::begin(kAdapters), std::end(kAdapters),
                     [&](std::string_view adapter) { return below.starts_with(adapter); }))

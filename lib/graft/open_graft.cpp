@@ -16,6 +16,7 @@
 #include "lib/graft/open_edited.h"
 #include "lib/graft/quantization_entries.h"
 #include "lib/recipe/artifact/manifest.h"
+#include "lib/source/checkpoint/config_terms.h"
 #include "lib/source/checkpoint/linears.h"
 #include "lib/source/checkpoint/quantization_config.h"
 
@@ -96,6 +97,10 @@ void write_keys(const Checkpoint& base, const Checkpoint& donor, const std::vect
     std::set<std::string> came;
     for (size_t i = 0; i < comes.size(); ++i) {
       if (comes[i]) came.insert(donor.tensors()[i].name);
+    }
+    for (const Checkpoint* c : {&base, &donor}) {  // a new config does not repeat such settings
+      const auto terms = find_config_terms(*c, c->tensors());
+      if (!terms.empty()) throw Error(text_of(*c, terms[0]));
     }
     ConfigEntries entries = write_mixed_words(base, donor, result, came);
     edited.config = with_quantization(std::move(edited.config), std::move(entries.quantization_config));

@@ -12,12 +12,11 @@
 #include "formats/naming.h"
 #include "lib/base/threads/parallel.h"
 #include "lib/repair/repair.h"
+#include "lib/source/checkpoint/linears.h"
 
 namespace twofour {
 namespace {
 
-/// The largest weight that a multiplier of 1 allows, and the largest weight of a model.
-constexpr float kNvfp4Range = 2688, kLargestWeight = 1e5f;
 /// Folding by a larger factor would make a scale permanent that was never set.
 constexpr float kMostToFold = 10;
 
@@ -81,7 +80,7 @@ bool mend_reciprocals(Repair& r, MendRecord& record) {
     float low = INFINITY, high = 0;
     std::vector<Repair::NewTensor> turned;
     for (const Scaled& s : modules) {
-      const bool turns = s.multiplier * kNvfp4Range > kLargestWeight;
+      const bool turns = is_beyond_weights(s.multiplier);
       const float value = turns ? 1 / s.multiplier : s.multiplier;
       low = std::min(low, value);
       high = std::max(high, value);

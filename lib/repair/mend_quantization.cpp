@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "formats/error.h"
@@ -5,6 +7,7 @@
 #include "lib/base/findings/problems.h"
 #include "lib/base/names/lookup_parts.h"
 #include "lib/repair/repair.h"
+#include "lib/source/checkpoint/config_terms.h"
 #include "lib/source/checkpoint/configured_quantization.h"
 #include "lib/source/checkpoint/linears.h"
 #include "lib/source/checkpoint/quantization_config.h"
@@ -257,6 +260,26 @@ ConfigEntries entries_for(Repair& r) {
 
 }  // namespace
 
+namespace {
+
+/// Returns what the configs state about the codes and a config written from the tensors would lose. Empty:
+/// nothing. The tensors alone do not show whether the statement or the codes are wrong.
+std::string statement_to_lose(Repair& r) {
+  const Json &config = r.edited.config, &hf_quant = r.edited.hf_quant;
+  for (const ConfigTerm& term : find_config_terms(config, hf_quant, r.view().tensors())) {
+    const std::string_view rule = term.rule;
+    if (rule == "weight-term" || rule == "incomplete-module")
+      return fmt::format("{}: {}: {}", term.file, term.key, term.problem);
+  }
+  Problems ignored;
+  for (const Linear& m : find_weight_modules(r.source, ignored)) {
+    if (m.format->coded && !m.contradiction.empty()) return m.contradiction;
+  }
+  return "";
+}
+
+}  // namespace
+
 bool mend_quantization(Repair& r, MendRecord& record) {
   auto findings = r.found({"no-quantization-config", "config-disagrees", "config-dtype", "config-format",
                            "config-inputs", "config-cache", "engine-lookup", "config-group-size",
@@ -273,6 +296,10 @@ bool mend_quantization(Repair& r, MendRecord& record) {
   if (is_unreadable) record.rules.insert("bad-config");
   const std::string where = findings.empty() ? kHfQuant : findings[0]->where();
   const std::string rule = *record.rules.begin();
+  if (const std::string lost = statement_to_lose(r); !lost.empty()) {
+    r.leave(rule, where, "a config written from the tensors would lose what the present one says: " + lost);
+    return false;
+  }
   const Json config = r.edited.config, hf_quant = r.edited.hf_quant;
   const auto entry_of = [](const Json& of) {
     const auto entry = of.is_object() ? quantization_entry(of) : std::nullopt;

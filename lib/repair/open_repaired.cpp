@@ -10,6 +10,7 @@
 #include "lib/graft/open_edited.h"
 #include "lib/lint/lint.h"
 #include "lib/recipe/artifact/layout_names.h"
+#include "lib/source/checkpoint/weight_terms.h"
 
 namespace twofour {
 
@@ -125,6 +126,7 @@ Repaired open_repaired(const fs::path& path, const fs::path& donor_path, const R
                     "that it was made from and convert that",
                     path.string()));
   }
+  refuse_described_codes(source);
   std::optional<Checkpoint> donor;
   if (!donor_path.empty()) donor = open_editable(donor_path, io);
   Repair repair(source, loose, donor ? &*donor : nullptr, settings, report);

@@ -8,15 +8,10 @@
 #include "formats/half.h"
 #include "formats/naming.h"
 #include "lib/lint/bytes/checks.h"
+#include "lib/source/checkpoint/linears.h"
 
 namespace twofour {
 namespace {
-
-/// Limits for scales. No trained weight or activation is larger than kLargest, and none smaller than
-/// kSmallest matters.
-constexpr float kLargest = 1e5f, kSmallest = 1e-9f;
-/// The largest weight that a scale of 1 allows: 6 * 448.
-constexpr float kFullScale = 2688.0f;
 
 bool is_scale(float value) { return std::isfinite(value) && value > 0; }
 
@@ -32,11 +27,11 @@ void check_values(const LintInput& s, size_t tensor, const std::vector<float>& v
                    at_expert(i, values.size()));
       return;
     }
-    const float most = multiplier * kFullScale;
-    if (most >= kSmallest && most <= kLargest) continue;
+    const float most = multiplier * kNvfp4Range;
+    if (most >= kSmallestWeight && !is_beyond_weights(multiplier)) continue;
     reporter.add("suspicious-scale", s.at(tensor),
                  "expected a scale for values of {:g} to {:g}, found {}{}, a scale for values up to {:g}",
-                 kSmallest, kLargest, values[i], at_expert(i, values.size()), most);
+                 kSmallestWeight, kLargestWeight, values[i], at_expert(i, values.size()), most);
     return;
   }
 }

@@ -11,13 +11,12 @@
 
 #include "formats/error.h"
 #include "formats/naming.h"
+#include "lib/source/checkpoint/linears.h"
 
 namespace twofour {
 namespace {
 
 using Kind = InputScale::Kind;
-
-constexpr float kNvfp4Range = 2688;  ///< 6 * 448; the scale is amax divided by it
 
 bool is_scale(float value) { return std::isfinite(value) && value > 0 && std::isfinite(1 / value); }
 

@@ -337,23 +337,6 @@ std::vector<OutputMatrix> select_matrices(const Checkpoint& checkpoint, const Se
   return targets;
 }
 
-void warn_of_extra_experts(const Checkpoint& checkpoint, const std::vector<OutputMatrix>& targets,
-                           Findings& findings) {
-  const int64_t promised = promised_experts(checkpoint.config());
-  const auto has_extra = [&](const OutputMatrix& t) {
-    return promised > 0 && t.shape.e > promised && t.name.ends_with(".w13");
-  };
-  const auto first = std::find_if(targets.begin(), targets.end(), has_extra);
-  if (first == targets.end()) return;
-  const auto more = std::count_if(first + 1, targets.end(), has_extra);
-  findings.push_back(
-      {Severity::kWarning, "experts-extra", first->block,
-       fmt::format(
-           "expected {} experts (config.json), found {}{}; all of them are converted", promised,
-           first->shape.e,
-           more > 0 ? ", and too many in " + counted(static_cast<uint64_t>(more), "more block") : "")});
-}
-
 namespace {
 
 /// True if a tensor looks like the matrices of several experts.

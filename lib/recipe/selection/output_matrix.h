@@ -39,11 +39,6 @@ struct OutputMatrix {
 /// Error on a pattern that matches nothing and on an empty set.
 std::vector<OutputMatrix> select_matrices(const Checkpoint& checkpoint, const Selection& selection);
 
-/// Adds a warning if blocks among `targets` have more experts than config.json states. select_matrices()
-/// throws if they have fewer.
-void warn_of_extra_experts(const Checkpoint& checkpoint, const std::vector<OutputMatrix>& targets,
-                           Findings& findings);
-
 /// The kinds of unconverted experts that are worth a warning. Known experts in formats other than NVFP4
 /// always are, unless they predict further tokens, because producers leave such experts as they are.
 struct ExpertsLeft {

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 
 #include "formats/json/access.h"
 #include "formats/json/kind.h"
@@ -303,6 +305,14 @@ std::vector<ConfigTerm> find_config_terms(const Json& config, const Json& hf_qua
 std::vector<ConfigTerm> find_side_terms(const std::filesystem::path& directory) {
   Search search({});
   for (const SideConfig& side : read_side_configs(directory)) search.look(side.file, "", side.value);
+  // Source: transformers, utils/peft_utils.py, find_adapter_config_file: from_pretrained() looks for it.
+  constexpr const char* kAdapter = "adapter_config.json";
+  if (std::error_code none; std::filesystem::is_regular_file(directory / kAdapter, none)) {
+    search.found.push_back(
+        {kAdapter, "peft_type",
+         "expected no adapter beside the weights, found one, which transformers loads with "
+         "them: merge it, or remove its files"});
+  }
   return std::move(search.found);
 }
 

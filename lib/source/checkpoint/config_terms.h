@@ -32,8 +32,8 @@ std::vector<ConfigTerm> find_odd_types(const std::string& file, const std::strin
 std::vector<ConfigTerm> find_config_terms(const Json& config, const Json& hf_quant_config,
                                           std::span<const TensorInfo> tensors);
 
-/// Returns the transforms that the files of kSideConfigs in a directory state. Throws Error like
-/// read_side_configs().
+/// Returns the transforms that the files of kSideConfigs in a directory state, and an adapter that is not
+/// merged, adapter_config.json. Throws Error like read_side_configs().
 std::vector<ConfigTerm> find_side_terms(const std::filesystem::path& directory);
 
 /// Returns the settings in the configs by which a checkpoint's values are read.

@@ -282,7 +282,10 @@ std::string ConfiguredQuantization::contradiction_of(const std::string& module, 
     if (!found.empty()) return found;
   }
   if (method_text == "quark") return contradiction_of_quark(module, format);
-  if (quantization_method(*words) == "auto-round" && !format->integers) {
+  const std::string own_method = quantization_method(*words);
+  if ((own_method == "gptq" || own_method == "awq") && !format->integers)
+    return expected_text("quant_method", codes_text(format), member(*words, "quant_method"));
+  if (own_method == "auto-round" && !format->integers) {
     const Json& own = exception_of(module, "data_type");
     const Json& type = own.is_null() ? member(*words, "data_type") : own;
     if (text_of(type).find("int") != std::string::npos)

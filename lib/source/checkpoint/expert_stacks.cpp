@@ -2,9 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <set>
+#include <utility>
+
 #include "formats/error.h"
 #include "formats/families/family.h"
 #include "formats/json/access.h"
+#include "lib/base/names/weight_names.h"
 #include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
@@ -154,6 +159,51 @@ std::map<size_t, std::string> find_odd_stacks(const Checkpoint& c, std::span<con
       add(*s, fmt::format("a square matrix stored [{}] as files of its family have it",
                           s->k_outer ? "E, N, K" : "E, K, N"));
     }
+  }
+  return odd;
+}
+
+namespace {
+
+/// The experts of a block, by their weights.
+struct ExpertWeights {
+  std::set<int64_t> experts;
+  int64_t in_stack = 0;
+  std::vector<size_t> weights;
+};
+
+std::map<std::string, ExpertWeights> find_expert_weights(const Checkpoint& c) {
+  std::map<std::string, ExpertWeights> blocks;
+  for (size_t i = 0; i < c.tensors().size(); ++i) {
+    const TensorInfo& t = c.tensors()[i];
+    if (t.shape.size() < 2 || t.name.find("expert") == t.name.npos) continue;  // fast, as for most tensors
+    const auto weight = weight_name(t);
+    const auto name = weight ? parse_module_name(weight->linear) : std::nullopt;
+    if (!name || name->kind != BlockKind::kRoutedExperts) continue;
+    ExpertWeights& block = blocks[name->block];
+    if (name->expert >= 0) block.experts.insert(name->expert);
+    if (name->expert < 0 && t.shape.size() > 2) block.in_stack = std::max(block.in_stack, t.shape[0]);
+    block.weights.push_back(i);
+  }
+  return blocks;
+}
+
+}  // namespace
+
+std::vector<OddExperts> find_odd_experts(const Checkpoint& c) {
+  std::vector<OddExperts> odd;
+  const std::set<int64_t> stated = stated_expert_counts(c.config_of_values());
+  if (stated.empty()) return odd;
+  const int64_t most = *stated.rbegin();
+  for (auto& [name, block] : find_expert_weights(c)) {
+    const int64_t apart = static_cast<int64_t>(block.experts.size());
+    const int64_t last = block.experts.empty() ? 0 : *block.experts.rbegin() + 1;
+    const int64_t count = std::max(apart, block.in_stack);
+    const bool is_odd = std::max(last, count) > most || (c.is_directory() && !stated.contains(count));
+    if (count == 0 || !is_odd) continue;
+    odd.push_back({name, std::move(block.weights),
+                   fmt::format("{}: expected {} experts (config.json), found {}{}", name, most, count,
+                               last > apart ? fmt::format(", the last with number {}", last - 1) : "")});
   }
   return odd;
 }

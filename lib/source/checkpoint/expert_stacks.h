@@ -56,4 +56,14 @@ struct StackShape {
 std::map<size_t, std::string> find_odd_stacks(const Checkpoint& checkpoint,
                                               std::span<const StackShape> stacks);
 
+/// A block of experts whose number config.json does not state.
+struct OddExperts {
+  std::string block;
+  std::vector<size_t> weights;  ///< the tensors with the experts' weights
+  std::string problem;          ///< "BLOCK: expected N experts (config.json), found M"
+};
+/// Returns the blocks with more experts than every number of experts that config.json states at any depth,
+/// and, in a directory, the blocks with another number than the stated ones. Empty if it states none.
+std::vector<OddExperts> find_odd_experts(const Checkpoint& checkpoint);
+
 }  // namespace twofour

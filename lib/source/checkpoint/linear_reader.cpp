@@ -229,6 +229,20 @@ void WeightReader::read_tiles(const Linear& m, int64_t e, int64_t n0, int64_t n1
       }
     }
   }
+  refuse_reciprocal(m, e, n0, scales, out);
+}
+
+void WeightReader::refuse_reciprocal(const Linear& m, int64_t e, int64_t n0, std::span<const float> scales,
+                                     std::span<const float> weights) const {
+  constexpr float kLargestE4m3 = 448;
+  const float scale = *std::max_element(scales.begin(), scales.end());
+  const bool is_power = dtype_bits(checkpoint_.tensors()[*m.scale].dtype) == 8;
+  if (is_power || !(scale * kLargestE4m3 > kLargestWeight) || kLargestE4m3 / scale < kSmallestWeight) return;
+  if (std::ranges::all_of(weights, [](float x) { return std::fabs(x) <= kLargestWeight; })) return;
+  fail(
+      checkpoint_.where(*m.scale), fmt::format("scales of weights up to {:g}", kLargestWeight).c_str(),
+      fmt::format("{}, perhaps the reciprocal of one for weights up to {:.3g},", scale, kLargestE4m3 / scale),
+      m, e, n0, 0);
 }
 
 void WeightReader::read_grouped(const Linear& m, int64_t e, int64_t n0, int64_t n1, std::span<float> out) {

@@ -3,17 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstring>
 #include <map>
 
 #include "formats/atom.h"
-#include "formats/e2m1.h"
-#include "formats/e4m3.h"
 #include "formats/error.h"
 #include "formats/module_parts.h"
-#include "kernels/numbers/casts.h"
 #include "lib/base/names/natural.h"
 #include "lib/source/checkpoint/expert_stacks.h"
 #include "lib/source/checkpoint/linear_shapes.h"
@@ -333,65 +327,6 @@ std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint) {
   auto modules = find_weight_modules(checkpoint, problems);
   problems.refuse();
   return modules;
-}
-
-namespace {
-
-/// Returns the largest product of a code and its block scale in one expert.
-float largest_scaled_code(const Checkpoint& c, const Nvfp4Linear& m, int64_t expert) {
-  // If K is the outer dimension, eight rows of codes share a row of scales.
-  const auto lines = static_cast<uint64_t>(m.k_outer ? m.k / kGroup : m.n);
-  const auto width = static_cast<size_t>(m.k_outer ? m.n : m.k / kGroup);
-  std::vector<uint8_t> scales(width), codes(8 * width);
-  float largest = 0;
-  for (uint64_t line = 0; line < lines; ++line) {
-    const uint64_t at = (static_cast<uint64_t>(expert) * lines + line) * width;
-    c.read(m.block_scale, at, scales);
-    c.read(m.codes, 8 * at, codes);
-    for (size_t i = 0; i < codes.size(); ++i) {
-      const uint8_t scale = scales[m.k_outer ? i % width : i / 8];
-      const int code = std::max(codes[i] & 7, codes[i] >> 4 & 7);
-      if (e4m3_is_block_scale(scale))
-        largest = std::max(largest, e2m1_to_float(static_cast<unsigned>(code)) * e4m3_to_float(scale));
-    }
-  }
-  return largest;
-}
-
-}  // namespace
-
-SourceScale read_global_scale(const Checkpoint& c, const Nvfp4Linear& m, int64_t expert, Problems& problems) {
-  const uint64_t count = c.tensors()[m.global_scale].bytes() / sizeof(float);
-  uint8_t bytes[sizeof(float)];
-  c.read(m.global_scale, count == 1 ? 0 : static_cast<uint64_t>(expert) * sizeof(float), bytes);
-  float stored = 0;
-  std::memcpy(&stored, bytes, sizeof(stored));
-  const float own = global_scale_multiplier(*m.dialect, stored);
-  if (!std::isfinite(stored) || stored <= 0 || !std::isfinite(own) || own <= 0) {
-    problems.add("{}: expected a positive finite global scale, found {}", c.where(m.global_scale), stored);
-  } else if (constexpr float kLargest = 2688;  // 6 * 448
-             !(kLargest * own < kBeyondBf16) && !(largest_scaled_code(c, m, expert) * own < kBeyondBf16)) {
-    problems.add("{}: expected a global scale with which all weights are finite, found {}",
-                 c.where(m.global_scale), stored);
-  }
-  return {std::bit_cast<uint32_t>(stored), own};
-}
-
-float read_multiplier(const Checkpoint& c, const Linear& m, int64_t e) {
-  if (m.nvfp4) {
-    Problems problems;
-    const float multiplier = read_global_scale(c, c.nvfp4_modules()[*m.nvfp4], e, problems).multiplier;
-    problems.refuse();
-    return multiplier;
-  }
-  uint8_t bytes[sizeof(float)];
-  c.read(*m.global_scale, 0, bytes);
-  float scale = 0;
-  std::memcpy(&scale, bytes, sizeof(scale));
-  if (!std::isfinite(scale) || scale <= 0)
-    throw Error(fmt::format("{}: expected a positive finite global scale, found {}", c.where(*m.global_scale),
-                            scale));
-  return scale;
 }
 
 }  // namespace twofour

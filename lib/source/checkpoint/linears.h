@@ -90,8 +90,18 @@ struct SourceScale {
   float multiplier;
 };
 
-/// Reads the global scale of one expert of a module. Adds a problem if it is not positive and finite, or if
-/// it makes a weight infinite in BF16.
+/// The largest weight that a global scale of 1 allows: the largest code times the largest block scale.
+inline constexpr float kNvfp4Range = 2688;
+/// No trained weight or activation is larger than kLargestWeight, and none smaller than kSmallestWeight
+/// matters.
+inline constexpr float kLargestWeight = 1e5f, kSmallestWeight = 1e-9f;
+/// True if a global scale, as a multiplier, is for weights that no model has. Most such scales are
+/// reciprocals: divisors stored where a multiplier belongs, or multipliers where a divisor does.
+inline bool is_beyond_weights(float multiplier) { return multiplier * kNvfp4Range > kLargestWeight; }
+
+/// Reads the global scale of one expert of a module. Adds a problem if it is not positive and finite, if it
+/// makes a weight infinite in BF16, or if it makes one larger than kLargestWeight and its reciprocal does
+/// not.
 SourceScale read_global_scale(const Checkpoint& checkpoint, const Nvfp4Linear& module, int64_t expert,
                               Problems& problems);
 
@@ -146,6 +156,9 @@ class WeightReader {
   float read_global_scale(const Linear& module, int64_t e);
   void read_tiles(const Linear& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
   void read_grouped(const Linear& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
+  /// Throws Error if FP8 weights are larger than kLargestWeight and would not be with reciprocal scales.
+  void refuse_reciprocal(const Linear& module, int64_t e, int64_t n0, std::span<const float> scales,
+                         std::span<const float> weights) const;
   /// The number of blocks along K that have a scale of their own.
   int64_t scale_columns(const Linear& module) const;
   /// Reads the scales of rows [n0, n1) as float32. Throws Error on an invalid scale.

@@ -63,6 +63,14 @@ Matrices::Matrices(const Checkpoint& checkpoint, Findings& findings) : checkpoin
     if (is_left || (!term.scope && !term.weight)) leave_out(why);
     if (is_new) left_out_.push_back({std::move(term), std::move(why)});
   }
+  for (OddExperts& block : find_odd_experts(checkpoint)) {
+    const std::set<size_t> weights(block.weights.begin(), block.weights.end());
+    if (std::erase_if(modules_, [&](const Linear& m) { return weights.contains(m.weight); }) == 0) continue;
+    leave_out(block.problem);
+    WeightTerm term{block.weights[0], {}, block.block, "experts-extra", block.problem};
+    term.scope = block.block;
+    left_out_.push_back({std::move(term), std::move(block.problem)});
+  }
   const auto terms = find_config_terms(checkpoint, checkpoint.tensors());
   if (!terms.empty() && !modules_.empty()) {
     all_left_out_ = text_of(checkpoint, terms[0]);
@@ -248,10 +256,14 @@ class ReadScopes {
 }  // namespace
 
 void refuse_changed_weights(const Checkpoint& c, const std::function<bool(size_t)>& is_read,
-                            std::span<const Linear> linears, Problems& problems) {
+                            std::span<const Linear> linears, Problems& problems,
+                            const std::function<bool(size_t)>& is_described) {
+  const auto is_understood = [&](size_t tensor) {
+    return is_read(tensor) || (is_described && is_described(tensor));
+  };
   WeightReader reader(c);
   for (const Linear& m : linears) {
-    if (!is_read(m.weight) || m.nvfp4) continue;
+    if (!is_understood(m.weight) || m.nvfp4) continue;
     try {
       reader.check_settings(m);
     } catch (const ReadError&) {
@@ -261,14 +273,17 @@ void refuse_changed_weights(const Checkpoint& c, const std::function<bool(size_t
     }
   }
   for (const auto& [codes, problem] : find_nvfp4_contradictions(c)) {
-    if (is_read(codes)) problems.add(problem);
+    if (is_understood(codes)) problems.add(problem);
+  }
+  for (const OddExperts& block : find_odd_experts(c)) {
+    if (std::ranges::any_of(block.weights, is_understood)) problems.add(block.problem);
   }
   for (const std::string& problem : find_odd_settings(c.config_of_values()))
     problems.add("{}: {}", (c.path() / "config.json").string(), problem);
   for (const ConfigTerm& term : find_config_terms(c, c.tensors())) problems.add(text_of(c, term));
   ReadScopes scopes(c.tensors(), is_read);
   for (const WeightTerm& term : find_weight_terms(access_to(c))) {
-    const bool is_its = term.scope ? scopes.has(*term.scope) : !term.weight || is_read(*term.weight);
+    const bool is_its = term.scope ? scopes.has(*term.scope) : !term.weight || is_understood(*term.weight);
     if (is_its || term.is_in_header) problems.add("{}: {}", c.where(term.tensor), term.problem);
   }
 }

@@ -138,6 +138,37 @@ int64_t promised_experts(const Json& config) {
   return most;
 }
 
+namespace {
+
+void collect_counts(const Json& value, std::set<int64_t>& counts) {
+  if (value.is_number_integer() && value > 0) counts.insert(value.get<int64_t>());
+  if (!value.is_array()) return;
+  for (const Json& one : value) collect_counts(one, counts);
+}
+
+/// Adds the numbers of experts in an object or a list of objects.
+void collect_expert_counts(const Json& config, std::set<int64_t>& known, std::set<int64_t>& others) {
+  if (config.is_array()) {
+    for (const Json& one : config) collect_expert_counts(one, known, others);
+  }
+  if (!config.is_object()) return;
+  for (const auto& [key, value] : config.items()) {
+    if (key == "quantization_config") continue;
+    const auto has = [&key = key](const char* word) { return key.find(word) != key.npos; };
+    if (is_expert_count(key)) collect_counts(value, known);
+    if (has("experts") && !has("tok") && !has("shared") && !has("top")) collect_counts(value, others);
+    collect_expert_counts(value, known, others);
+  }
+}
+
+}  // namespace
+
+std::set<int64_t> stated_expert_counts(const Json& config) {
+  std::set<int64_t> known, all;
+  collect_expert_counts(config, known, all);
+  return known.empty() ? known : all;
+}
+
 std::optional<LanguageModel> find_language_model(const Json& config) {
   const std::vector<const Json*> all = model_configs(config);
   for (auto at = all.rbegin(); at != all.rend(); ++at) {

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,6 +49,9 @@ bool has_tied_head(const Json& config);
 
 /// The largest number of routed experts that a config.json states anywhere; 0 if it states none.
 int64_t promised_experts(const Json& config);
+/// All numbers of routed experts that a config.json states, at any depth and in lists for layers. Empty if it
+/// has none of the keys of promised_experts(); with one of them, other keys with "experts" count, too.
+std::set<int64_t> stated_expert_counts(const Json& config);
 
 /// The language model of a config.json.
 struct LanguageModel {

@@ -1,13 +1,20 @@
 #include "lib/source/checkpoint/tensor_values.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 #include <vector>
 
+#include "formats/e2m1.h"
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
+#include "formats/error.h"
 #include "kernels/numbers/casts.h"
+#include "lib/source/checkpoint/linears.h"
 
 namespace twofour {
 namespace {
@@ -128,6 +135,90 @@ bool is_in_order(const TensorInfo& t, const ReadBytes& read) {
     return unset || in_order;
   });
   return integers && (unset || (in_order && k % size == 0));
+}
+
+namespace {
+
+/// The codes and block scales of one expert, in rows. Each row of scales, `width` bytes, has `depth` rows of
+/// codes, of `width` bytes each, or `depth` bytes of codes for each of its bytes.
+struct ScaledCodes {
+  size_t codes, scales;
+  uint64_t first, rows;
+  size_t width, depth;
+  bool k_outer;
+};
+
+/// Returns the largest product of a code and its block scale.
+float largest_scaled_code(const Checkpoint& c, const ScaledCodes& from) {
+  std::vector<uint8_t> scales(from.width), codes(from.depth * from.width);
+  float largest = 0;
+  for (uint64_t row = from.first; row < from.first + from.rows; ++row) {
+    const uint64_t at = row * from.width;
+    c.read(from.scales, at, scales);
+    c.read(from.codes, from.depth * at, codes);
+    for (size_t i = 0; i < codes.size(); ++i) {
+      const uint8_t scale = scales[from.k_outer ? i % from.width : i / from.depth];
+      const int code = std::max(codes[i] & 7, codes[i] >> 4 & 7);
+      if (e4m3_is_block_scale(scale))
+        largest = std::max(largest, e2m1_to_float(static_cast<unsigned>(code)) * e4m3_to_float(scale));
+    }
+  }
+  return largest;
+}
+
+/// Returns why weights with a global scale are impossible, without the place; empty: they are possible.
+std::string refusal_of(const Checkpoint& c, float stored, float multiplier, const ScaledCodes& from) {
+  if (!std::isfinite(stored) || stored <= 0 || !std::isfinite(multiplier) || multiplier <= 0)
+    return fmt::format("expected a positive finite global scale, found {}", stored);
+  if (!is_beyond_weights(multiplier)) return "";
+  const float largest = largest_scaled_code(c, from);
+  if (!(largest * multiplier < kBeyondBf16))
+    return fmt::format("expected a global scale with which all weights are finite, found {}", stored);
+  const bool is_reciprocal = kNvfp4Range / multiplier >= kSmallestWeight;
+  if (!is_reciprocal || largest * multiplier <= kLargestWeight) return "";
+  return fmt::format(
+      "expected a global scale of weights up to {:g}, found {}, with which they are up to {:.3g}, and with "
+      "its "
+      "reciprocal up to {:.3g}: twofour repair stores the reciprocal where the other scales agree",
+      kLargestWeight, stored, largest * multiplier, largest / multiplier);
+}
+
+}  // namespace
+
+SourceScale read_global_scale(const Checkpoint& c, const Nvfp4Linear& m, int64_t expert, Problems& problems) {
+  const uint64_t count = c.tensors()[m.global_scale].bytes() / sizeof(float);
+  uint8_t bytes[sizeof(float)];
+  c.read(m.global_scale, count == 1 ? 0 : static_cast<uint64_t>(expert) * sizeof(float), bytes);
+  float stored = 0;
+  std::memcpy(&stored, bytes, sizeof(stored));
+  const float own = global_scale_multiplier(*m.dialect, stored);
+  const auto rows = static_cast<uint64_t>(m.k_outer ? m.k / kGroup : m.n);
+  const std::string refusal =
+      refusal_of(c, stored, own,
+                 {m.codes, m.block_scale, static_cast<uint64_t>(expert) * rows, rows,
+                  static_cast<size_t>(m.k_outer ? m.n : m.k / kGroup), kGroup / 2, m.k_outer});
+  if (!refusal.empty()) problems.add("{}: {}", c.where(m.global_scale), refusal);
+  return {std::bit_cast<uint32_t>(stored), own};
+}
+
+float read_multiplier(const Checkpoint& c, const Linear& m, int64_t e) {
+  if (m.nvfp4) {
+    Problems problems;
+    const float multiplier = read_global_scale(c, c.nvfp4_modules()[*m.nvfp4], e, problems).multiplier;
+    problems.refuse();
+    return multiplier;
+  }
+  uint8_t bytes[sizeof(float)];
+  c.read(*m.global_scale, 0, bytes);
+  float scale = 0;
+  std::memcpy(&scale, bytes, sizeof(scale));
+  const auto rows = static_cast<uint64_t>(m.n);
+  const std::string refusal =
+      refusal_of(c, scale, scale,
+                 {m.weight, *m.scale, static_cast<uint64_t>(e) * rows, rows,
+                  static_cast<size_t>(m.k / m.scale_cols), static_cast<size_t>(m.scale_cols / 2), false});
+  if (!refusal.empty()) throw Error(fmt::format("{}: {}", c.where(*m.global_scale), refusal));
+  return scale;
 }
 
 }  // namespace twofour

@@ -91,6 +91,8 @@ class Terms {
         if (const auto table = table_of_piece(codes->linear); !table.empty()) add_beside_pieces(i, table);
         add_described(i, *codes);
         add_odd_shape(i, *codes);
+      } else if (is_plain_float(tensor(i).dtype) && tensor(i).shape.size() > 1) {
+        add_beside_floats(i);
       }
     }
     for (const SecondHome& home : find_second_homes(access_.tensors)) add_second_home(home);
@@ -250,6 +252,26 @@ class Terms {
     if (is_own || (part.kind != PartKind::kUnknown && !is_odd_scale)) return;
     const char* effect = is_odd_scale ? "a scale beside the scales that its codes have" : part.effect;
     add(other, i, codes.linear, "weight-term", text_of_term(codes.linear, effect));
+  }
+
+  /// Adds all tensors beside the floats of a linear, or of a stack of linears, whose names are not on the
+  /// list.
+  void add_beside_floats(size_t i) {
+    const auto weights = weight_name(tensor(i));
+    if (!weights || !(weights->is_stack || is_linear_name(weights->linear))) return;
+    const std::string_view separators = weights->is_stack ? "._" : ".";
+    for (const char separator : separators) {
+      const std::string below = weights->linear + separator;
+      auto at = std::lower_bound(access_.tensors.begin(), access_.tensors.end(), below,
+                                 [](const TensorInfo& t, const std::string& p) { return t.name < p; });
+      for (; at != access_.tensors.end() && at->name.starts_with(below); ++at) {
+        const std::string_view name = std::string_view(at->name).substr(below.size());
+        const auto other = static_cast<size_t>(at - access_.tensors.begin());
+        if (other != i && name.find('.') == name.npos && find_module_part(name).kind == PartKind::kUnknown)
+          add(other, i, weights->linear, "weight-term",
+              text_of_term(weights->linear, "which no reader of weights knows"));
+      }
+    }
   }
 
   /// Adds all tensors of an embedding that no reader of its pieces knows: what is named as a part of the

@@ -52,6 +52,7 @@ struct WeightTerm {
 ///   * a tensor with a name from the list whose linear is missing: below experts that each have their own,
 ///     under another prefix, or in an adapter's file;
 ///   * a tensor beside codes whose name is not on the list, even if its name goes on behind further dots;
+///   * a tensor beside the floats of a linear whose name is not on the list and has no further dots;
 ///   * scales of another dialect beside codes that have their own scales;
 ///   * scales, shapes and zero points without codes;
 ///   * experts stored as one matrix [E * N, K];
@@ -70,10 +71,12 @@ std::vector<size_t> find_quantizer_state(std::span<const TensorInfo> tensors);
 /// Adds to `problems` everything that changes the meaning of the weights that are read: terms of tensors for
 /// which `is_read` is true, terms without weights or in a header, the settings of find_config_terms(), and
 /// invalid settings of config.json. `linears` are the known linears that are read; their zero points must not
-/// contradict the config. Every command that reads codes as weights and writes other tensors calls this
-/// function.
+/// contradict the config. Codes for which `is_described` is true count, too, since a new configuration
+/// describes them, but terms without a linear of their own do not concern them. Every command that reads
+/// codes as weights and writes other tensors calls this function.
 void refuse_changed_weights(const Checkpoint& checkpoint, const std::function<bool(size_t)>& is_read,
-                            std::span<const Linear> linears, Problems& problems);
+                            std::span<const Linear> linears, Problems& problems,
+                            const std::function<bool(size_t)>& is_described = {});
 
 /// Throws Error if a file's header describes codes, since no output can repeat the description. Commands that
 /// copy tensors unchanged call this function.

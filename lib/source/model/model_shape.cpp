@@ -53,7 +53,9 @@ class ShapeReader {
     const std::string act = s_.text("hidden_act");
     if (!act.empty() && act != "silu" && act != "swish") s_.refuse("hidden_act", "silu");
     if (s_.sizes().family().clamps_gates) {
-      m_.gate = {1.702f, 1.0f, static_cast<float>(s_.positive("swiglu_limit", 7.0))};
+      constexpr double kLimit = 7;  // transformers and vLLM take it whatever the config says
+      if (s_.positive("swiglu_limit", kLimit) != kLimit) s_.refuse("swiglu_limit", "7");
+      m_.gate = {1.702f, 1.0f, static_cast<float>(kLimit)};
     } else if (traits_.compressed) {
       m_.gate.limit = static_cast<float>(s_.positive("swiglu_limit", 10.0));
     } else if (s_.positive("swiglu_limit", 0, true) > 0) {
@@ -156,12 +158,20 @@ class ShapeReader {
     const bool asks = traits_.windows == WindowRule::kAll ||
                       traits_.windows == WindowRule::kAllOrConfigured ||
                       traits_.windows == WindowRule::kAlternate || traits_.windows == WindowRule::kPattern;
-    if (!asks && !s_.yes("use_sliding_window", false)) return;
+    if (!asks && !s_.yes("use_sliding_window", false)) return expect_no_windows();
     if (s_.has("sliding_window") && s_.sizes().stated("sliding_window") == nullptr) return;
     const int64_t window = s_.has("sliding_window") ? s_.count("sliding_window") : traits_.window;
     const int64_t least = s_.has("max_window_layers") ? s_.count("max_window_layers", 0) : 28;
     for (int64_t layer = 0; layer < m_.layers; ++layer) {
       if (is_windowed(layer, least)) m_.windows[static_cast<size_t>(layer)] = window;
+    }
+  }
+  /// Throws Error if layer_types gives a layer a window that use_sliding_window forbids.
+  void expect_no_windows() const {
+    const bool is_list = traits_.windows != WindowRule::kIfUsed && s_.sizes().is_list("layer_types");
+    for (int64_t layer = 0; is_list && layer < m_.layers; ++layer) {
+      if (s_.sizes().text("layer_types", layer) == "sliding_attention")
+        s_.refuse("use_sliding_window", "true, because layer_types has sliding_attention");
     }
   }
   bool is_windowed(int64_t layer, int64_t most) const {

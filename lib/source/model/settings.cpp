@@ -46,6 +46,8 @@ double Settings::positive(std::string_view key, double otherwise, bool zero) con
 
 bool Settings::yes(std::string_view key, bool otherwise) const {
   const Json* value = find(key);
+  // transformers takes null for false, other loaders take it for the default.
+  if (value == nullptr && otherwise && has(key)) refuse(key, "true or false");
   if (value == nullptr) return otherwise;
   if (!value->is_boolean()) refuse(key, "true or false");
   return value->get<bool>();

@@ -25,6 +25,8 @@ class Settings {
   /// Returns a finite number above 0 or, if `zero`, of at least 0. Returns `otherwise` if the config lacks
   /// the key.
   double positive(std::string_view key, double otherwise, bool zero = false) const;
+  /// Returns a boolean. Returns `otherwise` if the config lacks the key. Throws Error on null instead of
+  /// true.
   bool yes(std::string_view key, bool otherwise) const;
   /// Returns a text. Empty if the config lacks the key.
   std::string text(std::string_view key) const;

@@ -173,7 +173,6 @@ class ToLayout : public Method {
       throw Error(fmt::format(
           "expected matrices that no earlier rule matches, found that earlier rules match all {}", matched));
     }
-    warn_of_extra_experts(c, targets, planner.findings);
     if (rule.label.empty() && rule.statistics) warn_of_unused_statistics(c, targets, planner.findings);
     LayoutGroup group{layout_, {}, converted_patterns(c, targets)};
     with_layout(layout_, [&]<class L>() { group.pattern = L::pattern; });

@@ -39,7 +39,6 @@ namespace {
 std::set<size_t> pruned_modules(Planner& planner, const Selection& selection) {
   std::set<size_t> modules;
   const std::vector<OutputMatrix> targets = select_matrices(planner.source, selection);
-  warn_of_extra_experts(planner.source, targets, planner.findings);
   for (const OutputMatrix& target : targets) {
     for (const SourceRows& s : target.sources) modules.insert(s.module);
   }

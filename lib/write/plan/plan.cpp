@@ -296,7 +296,8 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
       make_method(rest)->finish(planned);
     }
     refuse_changed_weights(
-        source, [&](size_t tensor) { return planner.is_planned(tensor); }, planned.known_linears(), problems);
+        source, [&](size_t tensor) { return planner.is_planned(tensor); }, planned.known_linears(), problems,
+        [&](size_t tensor) { return planner.is_understood(tensor); });
     drop_kv_scales(planned);
     note_passed_through(planner);
     check_input_scales(planner);

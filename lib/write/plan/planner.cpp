@@ -26,6 +26,12 @@ const std::vector<Linear>& Planner::linears() {
   return *linears_;
 }
 
+bool Planner::is_understood(size_t tensor) const {
+  const DType type = source.tensors()[tensor].dtype;
+  const bool is_coded = !is_float(type) && type != DType::kF64;
+  return is_planned(tensor) || (is_coded && config.is_rewritten() && config.has(tensor));
+}
+
 std::optional<DType> Planner::fp8_scale_type(const OutputDialect& dialect) {
   if (dialect.fp8_scale_type == nullptr) return std::nullopt;
   std::vector<Scheme> all = config.expert_schemes();

@@ -53,6 +53,9 @@ class Planner {
   bool is_taken(size_t tensor) const { return taken_[tensor] || kept_[tensor] != 0; }
   /// True if a transformation took the tensor.
   bool is_planned(size_t tensor) const { return taken_[tensor]; }
+  /// True if the output depends on the meaning of a tensor: a transformation took it, or the tensor has codes
+  /// of a module that a new configuration describes.
+  bool is_understood(size_t tensor) const;
   /// Notes that a rule keeps a tensor.
   void keep(size_t tensor) { kept_[tensor] = static_cast<uint16_t>(labels_.size()); }
 

@@ -197,7 +197,8 @@ std::optional<ComputedPlan> plan_computed(const Checkpoint& c, const Recipe& rec
     make_method(rest)->finish(planned);
   }
   refuse_changed_weights(
-      c, [&](size_t tensor) { return planner.is_planned(tensor); }, linears, problems);
+      c, [&](size_t tensor) { return planner.is_planned(tensor); }, linears, problems,
+      [&](size_t tensor) { return planner.is_understood(tensor); });
   problems.refuse();
   made.texts = planned.config_files().texts;
   problems.refuse();

@@ -10,6 +10,7 @@
 #include "formats/error.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/message.h"
 #include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
 
@@ -54,29 +55,28 @@ TEST_CASE("a tensor is never split, and one above the limit has a file of its ow
   CHECK(next == plan.tensors.size());
 }
 
-TEST_CASE("more experts than config.json says are a warning, once for all blocks") {
+TEST_CASE("another number of experts than config.json says is refused, once for each block") {
   Tensors tensors;
   add_experts(tensors, "model.layers.0.mlp.experts", random_experts(2, 16, 32));
   add_experts(tensors, "model.layers.1.mlp.experts", random_experts(3, 16, 32));
-  add_experts(tensors, "model.layers.2.mlp.experts", random_experts(3, 16, 32));
-  OneRule prune;
-  prune.to = "prune";
-  prune.pattern = "2:4";
-  for (const OneRule& recipe : {OneRule{}, prune}) {
-    const Scratch scratch;
-    write_checkpoint(scratch / "src", {tensors}, R"({"num_experts": 2})");
-    const Plan plan = make_plan(Checkpoint::open(scratch / "src"), recipe);
-    const auto found = findings_of(plan.findings, "experts-extra");
-    REQUIRE(found.size() == 1);
-    const Finding& f = found[0];
-    CHECK(f.severity == Severity::kWarning);
-    CHECK(f.where == "model.layers.1.mlp.experts");
-    CHECK(
-        f.message ==
-        "expected 2 experts (config.json), found 3, and too many in 1 more block; all of them are converted");
-    write_checkpoint(scratch / "sound", {tensors}, "{}");
-    const Plan sound = make_plan(Checkpoint::open(scratch / "sound"), recipe);
-    CHECK(findings_of(sound.findings, "experts-extra").empty());
+  for (const char* to : {"v7", "prune", "bf16", "nvfp4", "fp8"}) {
+    CAPTURE(to);
+    OneRule rule;
+    rule.to = to;
+    if (rule.to == "prune") rule.pattern = "2:4";
+    if (rule.to == "nvfp4") rule.dialect = "compressed-tensors";
+    const auto refusal = [&](const char* config) {
+      const Scratch scratch;
+      write_checkpoint(scratch / "src", {tensors}, config);
+      return message_of([&] { make_plan(Checkpoint::open(scratch / "src"), rule); });
+    };
+    CHECK(contains(refusal(R"({"num_experts": 2})"),
+                   "model.layers.1.mlp.experts: expected 2 experts (config.json), found 3"));
+    CHECK(contains(refusal(R"({"text_config": {"n_routed_experts": 3}})"), "model.layers.0.mlp.experts: "));
+    for (const char* sound :
+         {"{}", R"({"moe_num_experts": [2, 3]})", R"({"num_experts": 2, "more_experts": 3})",
+          R"({"block_configs": [{"num_experts": 2}, {"num_experts": 3}]})"})
+      CHECK(refusal(sound).find("(config.json)") == std::string::npos);
   }
 }
 
