@@ -31,7 +31,8 @@ class Regions {
 
   void run_values() {
     for (const Member& m : members_) {
-      if (!m.figures->plan.is_rows || is_router_like(m)) continue;
+      if (!m.figures->plan.is_rows || is_router_like(m) || m.figures->zero_lines == m.figures->plan.lines)
+        continue;
       check_lone(m) || check_peak(m) || (m.is_linear && (check_values(m) || check_scales(m)));
     }
   }
@@ -44,7 +45,7 @@ class Regions {
     for (const Member& m : members_) {
       const bool table = is_table_name(m.name) && m.figures->plan.is_rows;
       if (!m.is_linear && !table) continue;
-      if (check_region(m) || check_repeat(m) || check_dead(m) || !m.is_linear) continue;
+      if (check_foreign(m) || check_region(m) || check_repeat(m) || check_dead(m) || !m.is_linear) continue;
       check_steps(m) || check_uniform(m) || check_full(m);
     }
   }
@@ -92,6 +93,39 @@ class Regions {
                     levels == &f.row_levels ? "row" : "column", levels->largest, std::exp2(levels->above));
     }
     return false;
+  }
+
+  /// Reports text, and one pattern again and again. Integers that mean zero may be as many as they like.
+  bool check_foreign(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    constexpr uint64_t kText = 128;
+    if (f.foreign_scales.bytes >= kText) {
+      sink_.add("odd-region", s_.at(s_.modules[f.module].block_scale),
+                "expected block scales, found {} bytes of text from row {} on", f.foreign_scales.bytes,
+                f.foreign_scales.at / f.plan.scale_bytes);
+      return true;
+    }
+    const ForeignBytes& found = f.foreign;
+    if (found.bytes == 0) return false;
+    const uint64_t row = found.at / std::max<uint64_t>(1, f.plan.line_bytes);
+    if (found.is_text)
+      return report(m, "odd-region", "expected weights, found {} bytes of text from row {} on", found.bytes,
+                    row);
+    if (f.plan.kind == NumberKind::kInt4 && means_zero(m, found.pattern)) return false;
+    return report(m, "odd-region",
+                  "expected weights that differ, found {} bytes that repeat {:04X} from row {} on",
+                  found.bytes, found.pattern, row);
+  }
+
+  /// True if all four codes of a pattern may be zero points, or codes of groups whose scale is zero.
+  static bool means_zero(const Member& m, uint16_t pattern) {
+    constexpr unsigned kLeast = 4, kMost = 11;
+    if (m.scale_figures != nullptr && m.scale_figures->zero_share > 0) return true;
+    for (int shift = 0; shift < 16; shift += 4) {
+      const unsigned code = pattern >> shift & 15u;
+      if (code < kLeast || code > kMost) return false;
+    }
+    return true;
   }
 
   bool check_region(const Member& m) {
