@@ -31,7 +31,8 @@ double negative_share(const Chunk& c) {
 }
 
 double full_share(const Chunk& c) {
-  return static_cast<double>(c.full_blocks) / static_cast<double>(c.blocks);
+  // Blocks with tiny scales, as of dead rows, may have any largest code.
+  return std::min(1.0, static_cast<double>(c.full_blocks + c.tiny_scales) / static_cast<double>(c.blocks));
 }
 
 /// Returns the shares of codes without zeros, which pruning makes as many as it likes.

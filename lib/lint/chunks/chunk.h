@@ -18,6 +18,7 @@ struct Chunk {
   /// Number of numbers by code, of four bits, or by the upper four bits of a byte. Floats have none.
   std::array<uint32_t, 16> classes{};
   uint64_t blocks = 0, full_blocks = 0;  ///< of E2M1: blocks that are not zero; of these, with a code of 6
+  uint64_t tiny_scales = 0;              ///< of E2M1: blocks whose scale is too small to be exact
   /// Of four-bit codes: windows in which every code is equally frequent, as of noise. A window is smaller
   /// than a page of 4 KiB, so that a page has a whole one wherever it begins.
   static constexpr uint64_t kWindow = 2048;

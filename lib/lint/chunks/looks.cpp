@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <bitset>
+#include <cstdlib>
 
 #include "lib/lint/chunks/number_kind.h"
 
@@ -39,6 +40,10 @@ void Looks::add(uint64_t offset, std::span<const uint8_t> bytes) {
     const uint64_t at = next_ - offset;
     const uint64_t a = word_of(&bytes[at]), b = word_of(&bytes[at + 8]);
     next_ += kSector;
+    if (scales_) {
+      if (at + kSector <= bytes.size()) look_at_scales(bytes.subspan(at, kSector), offset + at);
+      continue;
+    }
     const bool may_be_text = ((a | b) & kHighBits) == 0;
     const bool may_repeat = a == b && (a & kCodeBits) != 0 && a == std::rotl(a, 16);
     if (may_be_text || may_repeat) next_ = std::max(next_, offset + look(bytes, at, offset));
@@ -62,13 +67,33 @@ uint64_t Looks::look(std::span<const uint8_t> bytes, uint64_t at, uint64_t offse
       return end;
     }
   }
-  if (only_text_) return end;
+  if ((word_of(&bytes[at]) & kCodeBits) == 0) return end;  // pruning gives zeros
   begin = at;
   end = at + 2;
   while (end < bytes.size() && bytes[end] == bytes[end - 2]) ++end;
   while (begin > 0 && bytes[begin - 1] == bytes[begin + 1]) --begin;
   if (end - begin >= kLeastRepeated) keep(begin, end, false);
   return end;
+}
+
+/// Block scales, as text is, are readable bytes, so that only whole sectors are judged. Neighbours are within
+/// a few octaves of eight bytes each.
+void Looks::look_at_scales(std::span<const uint8_t> sector, uint64_t offset) {
+  constexpr int kFar = 24, kWide = 40;
+  const auto some = sector.first(kLook);
+  const auto [least, most] = std::ranges::minmax(some);
+  const bool wide = most - least > kWide;
+  if (!wide && std::ranges::none_of(some, is_space)) return;
+  const bool text = std::ranges::all_of(sector, is_text) && are_words(sector);
+  size_t far = 0;
+  for (size_t i = 1; wide && i < sector.size(); ++i) far += std::abs(sector[i] - sector[i - 1]) > kFar;
+  if (!text && 3 * far < sector.size()) return;
+  const bool goes_on = longest_.bytes > 0 && longest_.at + longest_.bytes == offset;
+  if (goes_on) {
+    longest_.bytes += sector.size();
+  } else if (longest_.bytes == 0) {
+    longest_ = {sector.size(), offset, text};
+  }
 }
 
 void Looks::merge(const Looks& other) {

@@ -182,7 +182,8 @@ class Outliers {
       const RobustSpread spread = spread_of(trained_experts(group));
       const double limit = std::max(kExpertFloor, kDeviations * spread.deviation);
       for (Member* m : group) {
-        if (std::fabs(m->log2_rms - spread.median) > limit && !is_never_drawn(*m, group, spread.median))
+        if (std::fabs(m->log2_rms - spread.median) > limit && !is_never_drawn(*m, group, spread.median) &&
+            !has_usual_scales(*m, group, kExpertFloor / 2))
           report(*m, "expert-outlier", spread.median, "the layer's other experts");
       }
     }

@@ -16,4 +16,8 @@ Group trained_experts(const Group& experts);
 /// different as they were. `median` is log2 of the usual RMS.
 bool is_never_drawn(const Member& m, const Group& experts, double median);
 
+/// True if the block scales of an expert are within `farthest` octaves of those of other experts, on average.
+/// The RMS of codes is of some rows, so that one row can spoil it; scales are all counted.
+bool has_usual_scales(const Member& m, const Group& experts, double farthest);
+
 }  // namespace twofour
