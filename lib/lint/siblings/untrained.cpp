@@ -70,11 +70,11 @@ struct ScaleSpread {
   double own = 0, normal = 0;
 };
 std::optional<ScaleSpread> scale_spread_of(const Member& m) {
-  constexpr double kFewScales = 128, kFewNumbers = 64, kPi = 3.14159265358979;
+  constexpr double kLeastScales = 128, kLeastNumbers = 64, kPi = 3.14159265358979;
   const MatrixFigures* scales = m.scale_figures;
   if (scales == nullptr || scales->plan.kind == NumberKind::kE8m0 || m.figures->zero_share > 0.3) return {};
   const auto count = static_cast<double>(scales->counted), n = static_cast<double>(m.numbers) / count;
-  if (count < kFewScales || n < kFewNumbers) return {};
+  if (count < kLeastScales || n < kLeastNumbers) return {};
   const double a = std::sqrt(2 * std::log(n)),
                mean = a - (std::log(std::log(n)) + std::log(4 * kPi)) / (2 * a);
   const double above = std::max(0.0, scales->log2_rms - scales->log2_mean);
