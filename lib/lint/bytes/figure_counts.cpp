@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <iterator>
 
 #include "formats/e2m1.h"
 #include "lib/lint/bytes/figures.h"
@@ -49,6 +50,18 @@ void FigureCounter::count_k_outer(std::span<const uint8_t> bytes, CodeCounts& co
   }
 }
 
+/// Looks for windows of noise. If the module has no block scales, adds their codes to `counts`.
+void FigureCounter::count_windows(std::span<const uint8_t> bytes, CodeCounts& counts) {
+  for (uint64_t at = 0; at < bytes.size(); at += Chunk::kWindow) {
+    const auto some = bytes.subspan(at, std::min(Chunk::kWindow, bytes.size() - at));
+    CodeCounts window;
+    best_count_ops().codes(some.data(), some.size(), window);
+    if (some.size() == Chunk::kWindow) chunk_.noise_windows += is_noise_window(window);
+    if (plan_.scale_bytes > 0) continue;
+    for (size_t c = 0; c < std::size(counts.codes); ++c) counts.codes[c] += window.codes[c];
+  }
+}
+
 void FigureCounter::take_run(std::span<const uint8_t> bytes, const uint8_t* scales) {
   if (plan_.kind == NumberKind::kE4m3) {
     Fp8Counts counts;
@@ -61,7 +74,12 @@ void FigureCounter::take_run(std::span<const uint8_t> bytes, const uint8_t* scal
   }
   if (!is_codes()) return;
   CodeCounts counts;
-  best_count_ops().codes(bytes.data(), bytes.size(), counts);
+  const bool in_windows = plan_.scale_bytes == 0;
+  if (!in_windows) best_count_ops().codes(bytes.data(), bytes.size(), counts);
+  // Codes of weights with a scale for each block have blocks without a code of 6 seldom, and noise often.
+  const uint64_t not_full = bytes.size() / 8 - counts.zero_blocks - counts.full_blocks;
+  constexpr uint64_t kFewNotFull = 24;
+  if (in_windows || not_full >= kFewNotFull) count_windows(bytes, counts);
   add_codes(plan_.kind, counts, chunk_);
   if (plan_.scale_bytes == 0) return;
   scale_counts_.add({scales, bytes.size() / 8});
@@ -151,6 +169,7 @@ void FigureCounter::take_scales(const uint8_t* scales) {
   column_parts_.resize(2 * count);
   const ByteSums line =
       best_count_ops().bytes(scales, count, kTinyScale, column_parts_.data(), column_parts_.data() + count);
+  chunk_.tiny_scales += count - line.count;
   if (++column_lines_ == kMostLines) add_column_parts();
   row_sums_.push_back(line.count > 0
                           ? static_cast<float>(line.sum) / static_cast<float>(line.count) / kCodesInOctave

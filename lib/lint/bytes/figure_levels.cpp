@@ -62,6 +62,14 @@ void FigureCounter::judge_levels(MatrixFigures& f) const {
   }
   f.row_levels = compare_levels(rows);
   f.column_levels = compare_levels(columns);
+  // A column of block scales is sixteen columns of weights.
+  constexpr size_t kGroup = 16;
+  const bool floats = has_float_rows();
+  if (rows.size() == plan_.lines && (floats || (plan_.scale_bytes > 0 && !plan_.k_outer)) &&
+      rows.size() == columns.size() * (floats ? 1 : kGroup)) {
+    f.row_sketch = sketch_of(rows, kGroup);
+    f.column_sketch = sketch_of(columns, floats ? kGroup : 1);
+  }
   if (lone_ > 0) {
     f.lone = std::log2(lone_) - f.row_levels.median;
     f.lone_line = lone_line_;

@@ -176,6 +176,8 @@ MatrixFigures FigureCounter::figures() const {
   judge_dead_blocks(f);
   if (!plan_.is_scale) f.region = odd_region(kind, sorted(chunks_));
   if (pieces_) f.repeat = pieces_->longest();
+  f.foreign = looks_.longest();
+  f.foreign_scales = scale_looks_.longest();
   if (scale_pieces_) {
     f.repeated_scales = scale_pieces_->repeated_share();
     f.scale_repeat = scale_pieces_->longest();

@@ -187,8 +187,14 @@ void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t>
     run_begin = end;
     if (chunk_.lines * plan_.line_bytes >= Chunk::kBytes) end_chunk();
   }
-  if (pieces_) pieces_->add((next_ - count) * plan_.line_bytes, bytes);
-  if (scale_pieces_) scale_pieces_->add((next_ - count) * plan_.scale_bytes, scales);
+  if (pieces_) {
+    pieces_->add((next_ - count) * plan_.line_bytes, bytes);
+    looks_.add((next_ - count) * plan_.line_bytes, bytes);
+  }
+  if (scale_pieces_) {
+    scale_pieces_->add((next_ - count) * plan_.scale_bytes, scales);
+    scale_looks_.add((next_ - count) * plan_.scale_bytes, scales);
+  }
 }
 
 void FigureCounter::end_chunk() {
@@ -313,6 +319,8 @@ void FigureCounter::merge(const FigureCounter& o) {
   for (const auto sum : {&F::scale_pairs, &F::equal_pairs, &F::equal_between}) sums_.*sum += o.sums_.*sum;
   if (pieces_) pieces_->merge(*o.pieces_);
   if (scale_pieces_) scale_pieces_->merge(*o.scale_pieces_);
+  looks_.merge(o.looks_);
+  scale_looks_.merge(o.scale_looks_);
   chunks_.insert(chunks_.end(), o.chunks_.begin(), o.chunks_.end());
   add_into(column_sums_, o.column_sums_, 0);
   add_into(column_counts_, o.column_counts_, 0);

@@ -8,6 +8,7 @@
 #include "lib/lint/bytes/input.h"
 #include "lib/lint/chunks/chunk.h"
 #include "lib/lint/chunks/levels.h"
+#include "lib/lint/chunks/looks.h"
 #include "lib/lint/chunks/number_counts.h"
 #include "lib/lint/chunks/number_kind.h"
 #include "lib/lint/chunks/pieces.h"
@@ -105,11 +106,14 @@ struct MatrixFigures {
   /// Magnitudes of rows and columns: of floats, the RMS; of codes with block scales, the mean of the scales'
   /// logarithms; of a tensor of scales, its own numbers.
   Levels row_levels{}, column_levels{};
+  /// Of a matrix whose numbers of rows and columns are equal: sketches of the levels of both.
+  Sketch row_sketch{}, column_sketch{};
   /// The largest float, if its square is more than half of the sum of its line: how many octaves it is above
   /// the middle line's RMS, and its line.
   double lone = 0;
   uint64_t lone_line = 0;
-  Pieces::Repeat repeat{}, scale_repeat{};  ///< bytes, and block scales, that are those of an earlier place
+  ForeignBytes foreign{}, foreign_scales{};  ///< text or one pattern in the bytes, and in the block scales
+  Pieces::Repeat repeat{}, scale_repeat{};   ///< bytes, and block scales, that are those of an earlier place
   /// The longest run of blocks of zeros whose scales are not those of zeros: number of blocks, and the first.
   uint64_t dead_run = 0, dead_first = 0;
   /// The share of the block scales' variance that rows and columns explain beyond chance. `as_stored` is for
@@ -152,6 +156,7 @@ class FigureCounter {
   void end_chunk();
   void add_column_parts();
   void count_k_outer(std::span<const uint8_t> bytes, CodeCounts& counts) const;
+  void count_windows(std::span<const uint8_t> bytes, CodeCounts& counts);
   void take_run(std::span<const uint8_t> bytes, const uint8_t* scales);
   void take_energies(const uint8_t* codes, const uint8_t* scales);
   void take_scales(const uint8_t* scales);
@@ -190,6 +195,7 @@ class FigureCounter {
       seen_;  ///< an open-addressed table of halves of the lines' hashes, at most a quarter full
   uint64_t seen_count_ = 0;
   std::optional<Pieces> pieces_, scale_pieces_;
+  Looks looks_{}, scale_looks_{true};
   std::vector<uint8_t> columns_;     ///< all lines of codes, combined by a bitwise or
   bool columns_used_ = false;        ///< every column is known to have a code that is not zero
   ByteCounts bytes_, scale_counts_;  ///< bytes, and block scales, of the current chunk

@@ -31,7 +31,8 @@ double negative_share(const Chunk& c) {
 }
 
 double full_share(const Chunk& c) {
-  return static_cast<double>(c.full_blocks) / static_cast<double>(c.blocks);
+  // Blocks with tiny scales, as of dead rows, may have any largest code.
+  return std::min(1.0, static_cast<double>(c.full_blocks + c.tiny_scales) / static_cast<double>(c.blocks));
 }
 
 /// Returns the shares of codes without zeros, which pruning makes as many as it likes.
@@ -67,6 +68,17 @@ OddRegion region_of(RegionKind kind, std::span<const Chunk* const> chunks, const
     region.lines += c->lines;
   }
   return region;
+}
+
+/// Adds the chunks that have windows of noise, if the codes of the middle chunk are far from noise.
+OddRegion noise_windows(std::span<const Chunk* const> chunks) {
+  constexpr double kNumbers = 2 * Chunk::kWindow, kClear = 120;
+  if (std::ranges::none_of(chunks, [](const Chunk* c) { return c->noise_windows > 0; })) return {};
+  std::vector<float> usual;
+  for (const Chunk* c : chunks)
+    usual.push_back(static_cast<float>(unevenness(*c) / static_cast<double>(c->numbers) * kNumbers));
+  if (median_of(std::move(usual)) < kClear) return {};
+  return region_of(RegionKind::kNoise, chunks, [](const Chunk& c) { return c.noise_windows > 0; });
 }
 
 OddRegion odd_signs(std::span<const Chunk* const> chunks) {
@@ -144,6 +156,17 @@ OddRegion odd_blocks(std::span<const Chunk* const> chunks) {
 
 }  // namespace
 
+bool is_noise_window(const CodeCounts& window) {
+  // Weights have 200 and more; noise has 15, with a standard deviation of 5.5.
+  constexpr double kMostOfNoise = 30, kExpected = 2.0 * Chunk::kWindow / 16;
+  double sum = 0;
+  for (const uint64_t count : window.codes) {
+    const double off = static_cast<double>(count) - kExpected;
+    sum += off * off / kExpected;
+  }
+  return sum < kMostOfNoise;
+}
+
 OddRegion odd_region(NumberKind kind, std::span<const Chunk> chunks) {
   constexpr size_t kFewChunks = 4;
   std::vector<const Chunk*> some;
@@ -157,6 +180,8 @@ OddRegion odd_region(NumberKind kind, std::span<const Chunk> chunks) {
   if (!floats) {
     const OddRegion noise = region_of(RegionKind::kNoise, some, is_noise);
     if (noise.kind != RegionKind::kNone) return noise;
+    const OddRegion windows = noise_windows(some);
+    if (windows.kind != RegionKind::kNone) return windows;
   }
   if (kind != NumberKind::kInt4) {
     const OddRegion signs = odd_signs(some);

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/numbers/count_ops.h"
 #include "lib/lint/chunks/number_kind.h"
 
 namespace twofour {
@@ -17,7 +18,15 @@ struct Chunk {
   /// Number of numbers by code, of four bits, or by the upper four bits of a byte. Floats have none.
   std::array<uint32_t, 16> classes{};
   uint64_t blocks = 0, full_blocks = 0;  ///< of E2M1: blocks that are not zero; of these, with a code of 6
+  uint64_t tiny_scales = 0;              ///< of E2M1: blocks whose scale is too small to be exact
+  /// Of four-bit codes: windows in which every code is equally frequent, as of noise. A window is smaller
+  /// than a page of 4 KiB, so that a page has a whole one wherever it begins.
+  static constexpr uint64_t kWindow = 2048;
+  uint32_t noise_windows = 0;
 };
+
+/// True if the codes of a window are equally frequent.
+bool is_noise_window(const CodeCounts& window);
 
 /// The ways in which chunks cannot belong to the same weights as the rest of their matrix.
 enum class RegionKind {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 namespace twofour {
 namespace {
@@ -90,6 +91,45 @@ double median_of(std::vector<float> values) {
   std::nth_element(values.begin(), middle, values.end());
   if (values.size() % 2 == 1) return double{*middle};
   return (double{*middle} + double{*std::max_element(values.begin(), middle)}) / 2;
+}
+
+Sketch sketch_of(std::span<const float> octaves, size_t group) {
+  constexpr double kFarthest = 3;
+  std::vector<double> bins;
+  for (size_t at = 0; at + group <= octaves.size(); at += group) {
+    double sum = 0;
+    for (const float x : octaves.subspan(at, group)) sum += double{x};
+    if (!std::isfinite(sum)) return {};
+    bins.push_back(sum / static_cast<double>(group));
+  }
+  double mean = 0, squares = 0;
+  for (const double x : bins) mean += x / static_cast<double>(bins.size());
+  for (const double x : bins) squares += (x - mean) * (x - mean);
+  const double deviation = std::sqrt(squares / static_cast<double>(std::max<size_t>(1, bins.size())));
+  Sketch sketch{};
+  if (!(deviation > 0)) return sketch;
+  std::array<double, std::tuple_size_v<Sketch>> sums{};
+  for (size_t i = 0; i < bins.size(); ++i) {
+    uint64_t hash = (i + 1) * 0x9E3779B97F4A7C15u;
+    hash = (hash ^ hash >> 32) * 0xBF58476D1CE4E5B9u;
+    const double x = std::clamp((bins[i] - mean) / deviation, -kFarthest, kFarthest);
+    sums[(hash >> 33) % sums.size()] += (hash >> 32 & 1) != 0 ? x : -x;
+  }
+  double largest = 0;
+  for (const double x : sums) largest = std::max(largest, std::fabs(x));
+  for (size_t i = 0; i < sums.size(); ++i)
+    sketch[i] = static_cast<int8_t>(std::lround(sums[i] / std::max(largest, 1e-9) * 127));
+  return sketch;
+}
+
+double cosine_of(const Sketch& a, std::span<const double> sum) {
+  double ab = 0, aa = 0, bb = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    ab += a[i] * sum[i];
+    aa += double{static_cast<double>(a[i])} * a[i];
+    bb += sum[i] * sum[i];
+  }
+  return aa > 0 && bb > 0 ? ab / std::sqrt(aa * bb) : 0;
 }
 
 Levels compare_levels(std::span<const float> octaves) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -27,6 +28,14 @@ struct Levels {
   int parts = 0, part = 0;
   double step = 0;
 };
+
+/// Levels of channels, summed with pseudorandom signs into a few numbers. If two matrices have the same
+/// channels along a side, the cosine of their sketches is about the correlation of their levels.
+using Sketch = std::array<int8_t, 96>;
+/// Returns the sketch of levels, of which `group` neighbours are averaged first. All zero: they do not vary.
+Sketch sketch_of(std::span<const float> octaves, size_t group);
+/// Returns the cosine of a sketch and a sum of others.
+double cosine_of(const Sketch& a, std::span<const double> sum);
 
 /// Compares the magnitudes of lines or columns, given as log2. Infinite ones, those of zeros, are left out.
 Levels compare_levels(std::span<const float> octaves);

@@ -35,6 +35,16 @@ void lint_inputs(const LintInput& s, const Promises& promises, const std::vector
                  "expected dynamic or static, found {}", shown_setting(scheme));
     return;
   }
+  // No loader has static scales for inputs of blocks. Source: vLLM, quantization/fp8.py.
+  const auto in_blocks = std::ranges::find_if(
+      modules, [](const CodedModule& m) { return m.is_fp8() && m.scales_k > 1 && !m.input_scale; });
+  if (promises.method == QuantMethod::kFp8 && scheme == "static" && in_blocks != modules.end() &&
+      std::ranges::none_of(modules, [](const CodedModule& m) { return m.input_scale.has_value(); })) {
+    reporter.add("config-inputs", s.setting(promises.place + "activation_scheme"),
+                 "expected dynamic, because {} and all others have no input scale, found \"static\"",
+                 in_blocks->name);
+    return;
+  }
   // Keys whose modules store input scales in vain; keys whose modules should store them.
   std::map<std::string, SameKey> kept, read;
   for (size_t i = 0; i < modules.size(); ++i) {

@@ -4,7 +4,10 @@
 
 #include "formats/json/access.h"
 #include "formats/module_names.h"
+#include "formats/module_roles.h"
+#include "lib/base/findings/and_more.h"
 #include "lib/base/names/config_pattern.h"
+#include "lib/lint/config/checks.h"
 #include "lib/lint/config/promises.h"
 #include "lib/source/checkpoint/model_config.h"
 
@@ -23,6 +26,7 @@ class MeaningLint : public PromiseCheck {
     check_zero_points();
     check_outputs();
     check_floats();
+    check_routers();
     check_listed();
   }
 
@@ -111,6 +115,25 @@ class MeaningLint : public PromiseCheck {
       reporter_.add("config-dtype", s_.at(i, name), "expected codes ({}quant_method: {}), found {}", p_.place,
                     p_.method_text, describe(t));
     }
+  }
+
+  /// Reports routers in floats that the list of AWQ does not have. Loaders create codes for every linear that
+  /// is not listed. Source: transformers, integrations/awq.py.
+  void check_routers() {
+    if (p_.method != QuantMethod::kAwq) return;
+    std::optional<size_t> first;
+    size_t count = 0;
+    for (size_t i = 0; i < s_.tensors.size(); ++i) {
+      const TensorInfo& t = s_.tensors[i];
+      if (!is_float(t.dtype) || t.shape.size() != 2 || !t.name.ends_with(".weight")) continue;
+      const std::string name(module_of(t.name));
+      if (!is_router(name) || is_own_router(s_, name) || is_listed(name)) continue;
+      if (count++ == 0) first = i;
+    }
+    if (!first) return;
+    const std::string list = p_.place + "modules_to_not_convert";
+    reporter_.add("unquantized-not-ignored", s_.setting(list), "expected an entry for {}{}, found none",
+                  s_.tensors[*first].name, and_more(count, " and {} more routers in floats"));
   }
 };
 

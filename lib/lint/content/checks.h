@@ -22,6 +22,9 @@ void lint_values(const LintInput& input, std::span<Member> members, LintReporter
 /// twice, other scales. Also reports values that no training gives.
 void lint_regions(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 
+/// Reports codes of AWQ and GPTQ whose columns are packed in another order than their zero points.
+void lint_zero_point_order(const LintInput& input, std::span<Member> members, LintReporter& reporter);
+
 /// Compares the weights of `path` with another checkpoint of the same model, in any format. Reports weights
 /// that the other checkpoint has elsewhere or in another order. Throws Error if the two have no linear in
 /// common.

@@ -6,106 +6,11 @@
 
 #include "formats/module_roles.h"
 #include "lib/lint/content/checks.h"
+#include "lib/lint/content/odd_values.h"
+#include "lib/lint/content/zeros_by_design.h"
 
 namespace twofour {
 namespace {
-
-constexpr uint64_t kFewNumbers = 2048;  ///< with fewer numbers, shares are meaningless
-
-constexpr const char* kNoise = "every code equally often, as of noise";
-
-/// True if the middle one of three successive magnitudes is missing. Rounding skips no magnitude, whatever
-/// the density of weights is. Weights that were rounded to integers before have none of 0.5 and few of 1.
-bool skips_magnitude(const std::array<float, 16>& h) {
-  const auto share = [&](size_t c) { return double{h[c]} + h[c + 8]; };
-  constexpr double kFrequent = 0.02, kMissing = 1.0 / 40;
-  for (size_t c = 3; c < 7; ++c) {
-    const double least = std::min(share(c - 1), share(c + 1));
-    if (share(2) > kFrequent && share(1) > kFrequent && least > kFrequent && share(c) < kMissing * least)
-      return true;
-  }
-  return false;
-}
-
-/// Describes four-bit codes that cannot be E2M1 codes of weights. Empty: they may be.
-std::string odd_codes(const MatrixFigures& f) {
-  const auto& h = f.code_shares;
-  const double negative = f.negative_share, non_zero = 1 - f.zero_share;
-  if (f.constant_share > 0.95 && f.zero_share < 0.95) return "one code almost throughout";
-  if (h[7] + h[15] > 0.95) return "one magnitude almost throughout";
-  if (non_zero * static_cast<double>(f.counted) < kFewNumbers / 2) return "";
-  if (negative < 0.1 || negative > 0.9)
-    return fmt::format("{:.1f} % negative codes, as of unsigned numbers", 100 * negative);
-  // E2M1 has a sign and a magnitude, so the codes c and c + 8 have similar shares. In two's complement, and
-  // with a zero point of 8, the codes c and 16 - c have similar shares.
-  double signs = 0, complement = 0, uneven = 0;
-  for (size_t c = 1; c < 8; ++c) {
-    signs += std::fabs(double{h[c]} - double{h[c + 8]});
-    complement += std::fabs(double{h[c]} - double{h[16 - c]});
-  }
-  for (const float share : h) uneven += 16 * (share - 1.0 / 16) * (share - 1.0 / 16);
-  if (signs > 0.1 && complement < 0.35 * signs)
-    return h[0] > h[8] ? "codes as of INT4 in two's complement" : "codes as of INT4 with a zero point of 8";
-  // The limit of Pearson's statistic for noise, which has fifteen degrees of freedom: 4 standard deviations
-  // above its mean. For weights the statistic is a fourteenth of their number.
-  constexpr double kMostOfNoise = 37;
-  if (uneven * static_cast<double>(f.counted) < kMostOfNoise) return kNoise;
-  if (skips_magnitude(h)) return "a magnitude that no weight has, although those beside it are frequent";
-  // If a block's largest weight becomes 6, the steps of E2M1 double from 0.5 over 1.5 to 3.0. The share of
-  // 3.0 is then twice as large as with equal steps, for the density of weights. The effect is smaller for
-  // scales that are powers of two, and for blocks whose largest code is 4. Pruned weights do not have this
-  // density.
-  if (f.full_blocks < 0.9 || f.zero_share > 0.3) return "";
-  const auto count = static_cast<double>(f.counted);
-  const double a = double{h[1]} + h[9], b = double{h[3]} + h[11], c = double{h[5]} + h[13];
-  if (a <= 0 || b <= 0 || c <= 0 || a < b) return "";
-  const double error = std::sqrt((1 / a + 1 / c + 4 / b) / count);
-  if (c * a * (1 + 4 * error) < 1.2 * b * b)
-    return "shares of codes as of integers with a sign, whose steps are equal";
-  return "";
-}
-
-/// Describes INT4 codes that cannot be codes of weights. Weights are rounded to steps of the largest weight
-/// of a group, so the zero point is the most frequent code. It is 8. If a group has its own zero point, that
-/// is seldom far from 8.
-std::string odd_integers(const MatrixFigures& f) {
-  const auto& h = f.code_shares;
-  if (f.constant_share > 0.95) return fmt::format("one code in {:.1f} %", 100 * f.constant_share);
-  double uneven = 0;
-  for (const float share : h) uneven += 16 * (share - 1.0 / 16) * (share - 1.0 / 16);
-  constexpr double kMostOfNoise = 37;
-  if (uneven * static_cast<double>(f.counted) < kMostOfNoise) return kNoise;
-  const double middle = double{h[6]} + h[7] + h[8] + h[9], ends = double{h[0]} + h[1] + h[14] + h[15];
-  if (ends > middle) return "codes most frequent at 0 and 15, as of INT4 in two's complement";
-  return "";
-}
-
-/// Describes floats or FP8 numbers that cannot be weights.
-std::string odd_numbers(const MatrixFigures& f, bool rows) {
-  if (f.counted < kFewNumbers || !rows) return "";
-  const double non_zero = 1 - f.zero_share;
-  if (f.plan.kind == NumberKind::kInt8) {
-    if (f.unevenness < 0.1) return "every integer equally often, as of noise";
-    constexpr int kTernary = 3, kFewIntegers = 16;
-    if (f.integers > kTernary && f.integers <= kFewIntegers)
-      return fmt::format("{} different integers, as of fewer bits", f.integers);
-  }
-  if (f.constant_share > 0.999 && f.zero_share < 0.5 && f.log2_amax - f.log2_rms < 1e-6)
-    return "one number throughout";
-  if (non_zero * static_cast<double>(f.counted) < kFewNumbers) return "";
-  if (f.negative_share < 0.02) return "no negative numbers, as of unsigned integers or magnitudes";
-  const bool fp8 = f.plan.kind == NumberKind::kE4m3;
-  // If the density of weights is flat near zero, a twentieth of the weights is below a sixteenth of the RMS.
-  // Of weights that were quantized before, an eighth is zero.
-  if (!fp8 && f.zero_share + non_zero * f.small_share < 0.002)
-    return "no numbers near zero, as if the file stated a wrong type";
-  if (f.small_share > 0.75)
-    return "most numbers far below the RMS, as if bytes were exchanged or the file stated a wrong type";
-  // Of four-bit weights a tenth is zero. In FP8 such weights have no density.
-  if (fp8 && f.zero_share < 0.005 && f.octaves > 1.55) return "a density as of E5M2";
-  if (fp8 && f.unevenness < 0.1) return "every byte equally often, as of noise";
-  return "";
-}
 
 /// True for an embedding, whose rows are looked up. Its zeros and numbers are checked like those of linears.
 bool is_embedding(const Member& m) {
@@ -115,7 +20,7 @@ bool is_embedding(const Member& m) {
 class Content {
  public:
   Content(const LintInput& s, std::span<Member> members, LintReporter& reporter)
-      : s_(s), members_(members), sink_(reporter) {}
+      : s_(s), members_(members), sink_(reporter), by_design_(s, members) {}
 
   void run() {
     for (const Member& m : members_) {
@@ -134,9 +39,9 @@ class Content {
       ++codes_;
       noisy_ += (integers ? odd_integers(*m.figures) : odd_codes(*m.figures)) == kNoise;
     }
-    for (const Member& m : members_) {
+    for (Member& m : members_) {
       if (!std::isfinite(m.figures->log2_rms)) {
-        check_zero_expert(m);
+        check_zero_matrix(m);
         continue;
       }
       // If one check finds something, its findings explain the others.
@@ -154,14 +59,26 @@ class Content {
     return true;
   }
 
-  void check_zero_expert(const Member& m) {
+  /// Reports a matrix of zeros, unless it is by design.
+  void check_zero_matrix(Member& m) {
     const MatrixFigures& f = *m.figures;
-    // Single tensors are reported with their bytes. INT4 is an exception, since its zeros are not zero bytes.
+    if (f.zero_lines != f.plan.lines || f.plan.lines == 0) return;
+    if (by_design_.covers(m)) {
+      m.reported = true;
+      return;
+    }
+    const TensorInfo& t = s_.tensors[f.tensor];
     const NumberKind kind = f.plan.kind;
-    const bool is_own =
-        f.expert >= 0 || kind == NumberKind::kInt8 || kind == NumberKind::kInt4 || kind == NumberKind::kE2m1;
-    if (m.is_linear && is_own && f.zero_lines == f.plan.lines)
+    if (f.module != MatrixFigures::kNone && f.expert < 0) {
+      sink_.add("zero-weights", s_.at(f.tensor), "expected a code other than zero, found none in {} blocks",
+                f.plan.lines * f.plan.scale_bytes);
+    } else if (m.is_linear && (f.expert >= 0 || kind == NumberKind::kInt8 || kind == NumberKind::kInt4 ||
+                               kind == NumberKind::kE2m1)) {
       report(m, "zero-weights", "expected a weight other than zero, found none");
+    } else if (f.expert < 0 && t.shape.size() >= 2 && t.name.ends_with("weight") &&
+               (kind == NumberKind::kBf16 || kind == NumberKind::kF16 || kind == NumberKind::kE4m3)) {
+      sink_.add("zero-weights", s_.at(f.tensor), "expected a number other than zero, found none");
+    }
   }
 
   bool check_numbers(const Member& m) {
@@ -189,6 +106,7 @@ class Content {
     const MatrixFigures& f = *m.figures;
     if (!f.plan.is_rows || f.zero_lines == 0 || f.zero_lines == f.plan.lines) return false;
     const bool router = m.is_linear && is_router(m.name);
+    if (router && by_design_.padding_rows(m) >= f.zero_lines) return false;
     if (!router && !(is_embedding(m) && f.plan.lines >= 1024 && 10 * f.longest_zero_lines >= f.plan.lines))
       return false;
     return report(m, "zero-regions", "expected a row for each {}, found zeros in {} of {}, from {} on",
@@ -376,6 +294,7 @@ class Content {
   const LintInput& s_;
   std::span<Member> members_;
   LintReporter& sink_;
+  const ZerosByDesign by_design_;
   /// For one kind of matrix, the number of matrices in all layers and experts, and the number of those with
   /// zero rows or columns, and with many.
   struct Zeros {

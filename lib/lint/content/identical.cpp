@@ -6,6 +6,7 @@
 
 #include "formats/json/access.h"
 #include "lib/lint/content/checks.h"
+#include "lib/lint/content/copied_layers.h"
 
 namespace twofour {
 namespace {
@@ -76,9 +77,13 @@ void lint_identical(const LintInput& s, std::span<Member> members, LintReporter&
       continue;
     equal[{f.ordered, bytes}].push_back(&m);
   }
+  std::vector<const Member*> compared;
+  for (const auto& [key, same] : equal) compared.insert(compared.end(), same.begin(), same.end());
+  const CopiedLayers copies(compared);
   for (const auto& [key, same] : equal) {
     for (size_t i = 1; i < same.size(); ++i) {
       const Member& m = *same[i];
+      if (copies.is_copy(m, *same[0])) continue;
       reporter.add("identical-weights", s.at(m.figures->tensor, m.name),
                    "expected other weights, found those of {}", same[0]->name);
     }

@@ -12,7 +12,7 @@ namespace {
 
 /// A number this many octaves above the RMS of a row, and a row or column this many above the middle one.
 /// README.md of lib/lint has the margins.
-constexpr double kLone = 12, kPeak = 6.64;
+constexpr double kLone = 12, kPeak = 6.64, kBlockPeak = 5;
 /// The smallest step between equal parts of rows or columns: a factor of 4, of heads 6, which training may
 /// scale.
 constexpr double kStep = 1.98, kHeadStep = 2.58;
@@ -31,7 +31,8 @@ class Regions {
 
   void run_values() {
     for (const Member& m : members_) {
-      if (!m.figures->plan.is_rows || is_router_like(m)) continue;
+      if (!m.figures->plan.is_rows || is_router_like(m) || m.figures->zero_lines == m.figures->plan.lines)
+        continue;
       check_lone(m) || check_peak(m) || (m.is_linear && (check_values(m) || check_scales(m)));
     }
   }
@@ -44,7 +45,7 @@ class Regions {
     for (const Member& m : members_) {
       const bool table = is_table_name(m.name) && m.figures->plan.is_rows;
       if (!m.is_linear && !table) continue;
-      if (check_region(m) || check_repeat(m) || check_dead(m) || !m.is_linear) continue;
+      if (check_foreign(m) || check_region(m) || check_repeat(m) || check_dead(m) || !m.is_linear) continue;
       check_steps(m) || check_uniform(m) || check_full(m);
     }
   }
@@ -72,6 +73,13 @@ class Regions {
                   std::exp2(f.row_levels.median), std::exp2(f.row_levels.median + f.lone), f.lone_line);
   }
 
+  /// True if float scales are for blocks, so that a line of them is for many rows or columns of weights.
+  static bool is_of_blocks(const Member& m) {
+    constexpr uint64_t kFewest = 8;
+    return m.figures->plan.kind == NumberKind::kE4m3 && m.scale_figures != nullptr &&
+           m.scale_figures->plan.kind != NumberKind::kE8m0 && m.scale_figures->plan.scale_columns >= kFewest;
+  }
+
   bool check_peak(const Member& m) {
     const MatrixFigures& f = scaled(m);
     // The rows of an embedding are as large as their tokens are frequent.
@@ -83,7 +91,7 @@ class Regions {
     // Of small matrices, a few rows do not show how much they vary.
     constexpr uint64_t kFewLines = 16;
     if ((m.figures->plan.lines < kFewLines && !bias) || m.figures->plan.k_outer) return false;
-    const double peak = bias ? kLone : kPeak;
+    const double peak = bias ? kLone : is_of_blocks(m) ? kBlockPeak : kPeak;
     const char* what = m.scale_figures != nullptr || f.plan.scale_bytes > 0 ? "scales" : "weights";
     for (const Levels* levels : {&f.row_levels, &f.column_levels}) {
       if (levels->above < peak || (levels == &f.column_levels && f.columns == 0)) continue;
@@ -92,6 +100,41 @@ class Regions {
                     levels == &f.row_levels ? "row" : "column", levels->largest, std::exp2(levels->above));
     }
     return false;
+  }
+
+  /// Reports text, and one pattern again and again. Integers that mean zero may be as many as they like.
+  bool check_foreign(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    const ForeignBytes& scales = f.foreign_scales;
+    // Noise ends at a border of pages. A single sector may be that of rows of zeros.
+    if (scales.bytes > 0 && (scales.is_text || scales.bytes > Looks::kSector)) {
+      sink_.add("odd-region", s_.at(s_.modules[f.module].block_scale),
+                "expected block scales, found {} from row {} on that are {}", scales.bytes,
+                scales.at / f.plan.scale_bytes,
+                scales.is_text ? "text" : "unlike their neighbours, as of noise");
+      return true;
+    }
+    const ForeignBytes& found = f.foreign;
+    if (found.bytes == 0) return false;
+    const uint64_t row = found.at / std::max<uint64_t>(1, f.plan.line_bytes);
+    if (found.is_text)
+      return report(m, "odd-region", "expected weights, found {} bytes of text from row {} on", found.bytes,
+                    row);
+    if (f.plan.kind == NumberKind::kInt4 && means_zero(m, found.pattern)) return false;
+    return report(m, "odd-region",
+                  "expected weights that differ, found {} bytes that repeat {:04X} from row {} on",
+                  found.bytes, found.pattern, row);
+  }
+
+  /// True if all four codes of a pattern may be zero points, or codes of groups whose scale is zero.
+  static bool means_zero(const Member& m, uint16_t pattern) {
+    constexpr unsigned kLeast = 4, kMost = 11;
+    if (m.scale_figures != nullptr && m.scale_figures->zero_share > 0) return true;
+    for (int shift = 0; shift < 16; shift += 4) {
+      const unsigned code = pattern >> shift & 15u;
+      if (code < kLeast || code > kMost) return false;
+    }
+    return true;
   }
 
   bool check_region(const Member& m) {
@@ -126,9 +169,12 @@ class Regions {
 
   /// Reports bytes that are twice in a matrix. Single rows may be equal.
   bool check_repeat(const Member& m) {
-    constexpr uint64_t kFewBytes = 4096, kFewRows = 2;
+    constexpr uint64_t kFewBytes = 4096, kFewRows = 2, kPage = 3072;
     const MatrixFigures& f = *m.figures;
-    const uint64_t least = std::max(kFewBytes, kFewRows * f.plan.line_bytes + Pieces::kPiece);
+    // What lies at another place of its row is no row that is there twice. GPTQ has eight columns in a line.
+    const uint64_t line = std::max<uint64_t>(1, f.plan.line_bytes), apart = f.repeat.at - f.repeat.from;
+    const bool across = apart % line != 0 || f.plan.kind == NumberKind::kInt4;
+    const uint64_t least = across ? kPage : std::max(kFewBytes, kFewRows * line + Pieces::kPiece);
     if (!m.is_linear || f.repeat.bytes < least || may_repeat_heads(m.name)) return false;
     return report(
         m, "odd-region",
@@ -192,7 +238,8 @@ class Regions {
   /// Reports weights as layers are initialized with, if others of the kind were trained.
   bool check_uniform(const Member& m) {
     const MatrixFigures& f = *m.figures;
-    if (f.counted < kFewWeights || is_router_like(m)) return false;
+    // Experts that no token came to are as they were initialized.
+    if (f.counted < kFewWeights || is_router_like(m) || m.at.expert >= 0) return false;
     // The largest number of a uniform distribution is sqrt(3) times the RMS.
     constexpr double kUniform = 0.7925, kNear = 0.05;
     constexpr size_t kFewSiblings = 3;

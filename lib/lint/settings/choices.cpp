@@ -149,6 +149,11 @@ class Choices : public SettingLint {
     const auto unknown = std::find_if(list->begin(), list->end(),
                                       [&](const Json& kind) { return !is_one_of(kind, kLayerKinds); });
     if (unknown != list->end()) odd("layer_types", "kinds of layers that loaders know", *unknown);
+    const auto window = config_->find("sliding_window");
+    if (window != config_->end() && window->is_null() &&
+        std::ranges::find(*list, "sliding_attention") != list->end())
+      reporter_.add("impossible-setting", {"config.json", "sliding_window"},
+                    "expected a number of tokens, because layer_types has sliding_attention, found null");
   }
 
   /// Checks the settings of routers. A bias for the choice of experts belongs to a router with sigmoid

@@ -21,6 +21,7 @@ class Rope : public SettingLint {
   using SettingLint::SettingLint;
 
   void run() {
+    check_theta();
     for (const char* key : {"rope_scaling", "rope_parameters"}) {
       const Json* rope = configured(key);
       if (rope == nullptr) continue;
@@ -36,6 +37,31 @@ class Rope : public SettingLint {
   }
 
  private:
+  /// Reports a base that is missing though the model has more positions than those for which the default of
+  /// its class was made. Source: transformers 5.17, the configuration_*.py of these classes.
+  void check_theta() {
+    constexpr const char* kTenThousand[] = {"llama", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "mistral"};
+    constexpr int64_t kMostPositions = 16384;
+    if (!model_ || std::ranges::none_of(kTenThousand, [&](const char* t) { return model_->model_type == t; }))
+      return;
+    const Json &scaling = member(*config_, "rope_scaling"), &parameters = member(*config_, "rope_parameters");
+    const bool llama3 =
+        member(scaling, "rope_type") == "llama3" || member(parameters, "rope_type") == "llama3";
+    const auto positions = integer_of(*config_, "max_position_embeddings");
+    const bool many = positions && *positions > kMostPositions && !scaling.is_object();
+    for (const Json* place : {config_, &scaling, &parameters}) {
+      if (!member(*place, "rope_theta").is_null()) return;
+    }
+    for (const auto& [name, value] : members_of(parameters)) {
+      if (!member(value, "rope_theta").is_null()) return;
+    }
+    if (!llama3 && !many) return;
+    odd("rope_theta",
+        llama3 ? "a base, because the kind of scaling llama3 is for models with one of their own"
+               : "a base, because the default of 10000 is for fewer positions",
+        nullptr);
+  }
+
   static std::optional<double> number(const Json& rope, const char* key) {
     const Json& value = member(rope, key);
     return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;

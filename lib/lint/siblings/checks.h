@@ -14,6 +14,14 @@ void lint_outliers(const LintInput& input, std::span<Member> members, LintReport
 /// by a known change.
 void lint_layer_vectors(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 
+/// Reports square matrices whose rows follow the channels that the columns follow in other layers, as those
+/// of a transposed matrix do.
+void lint_turned(const LintInput& input, std::span<Member> members, LintReporter& reporter);
+
+/// Reports weights that were never trained, if the same matrices of other layers were: rows and columns
+/// differ in size by chance alone.
+void lint_untrained(const LintInput& input, std::span<Member> members, LintReporter& reporter);
+
 /// Compares the largest number of each matrix with the largest number for which its scales are made.
 void lint_full_scale(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 

@@ -7,6 +7,7 @@
 
 #include "formats/weight_dialect.h"
 #include "lib/lint/siblings/checks.h"
+#include "lib/lint/siblings/untrained.h"
 #include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
@@ -37,8 +38,6 @@ constexpr double kSmallestOfMost = -13, kSmallestOfNorms = -5.64;
 constexpr uint64_t kFewNumbers = 4096, kFewestNumbers = 256, kFewestOfGate = 32;
 /// In a model with fewer layers than kSomeLayers, every layer counts as first or last.
 constexpr size_t kFewestExperts = 4, kFewestLayers = 3, kSomeLayers = 6, kFewestLinears = 6;
-
-using Group = std::vector<Member*>;
 
 bool is_known(const Member& m) { return std::isfinite(m.log2_rms); }
 
@@ -180,25 +179,14 @@ class Outliers {
     }
     for (const auto& [key, group] : layers) {
       if (group.size() < kFewestExperts) continue;
-      const RobustSpread spread = spread_of(group);
+      const RobustSpread spread = spread_of(trained_experts(group));
       const double limit = std::max(kExpertFloor, kDeviations * spread.deviation);
       for (Member* m : group) {
-        if (std::fabs(m->log2_rms - spread.median) > limit && !is_never_drawn(*m, group, spread.median))
+        if (std::fabs(m->log2_rms - spread.median) > limit && !is_never_drawn(*m, group, spread.median) &&
+            !has_usual_scales(*m, group, kExpertFloor / 2))
           report(*m, "expert-outlier", spread.median, "the layer's other experts");
       }
     }
-  }
-
-  /// True if an expert's matrix has rows of one size, smaller than those of other experts, whose rows differ:
-  /// weights as they were initialized, of an expert that no token came to. A scale that is wrong leaves rows
-  /// as different as they were.
-  static bool is_never_drawn(const Member& m, const Group& experts, double median) {
-    constexpr double kFarthest = 2.5, kFlat = 0.6;
-    if (m.log2_rms > median || m.log2_rms < median - kFarthest || m.figures->plan.k_outer) return false;
-    std::vector<double> spreads;
-    for (const Member* other : experts) spreads.push_back(other->figures->row_levels.spread);
-    const double spread = m.figures->row_levels.spread;
-    return spread > 0 && spread < kFlat * robust_spread(std::move(spreads)).median;
   }
 
   /// Compares layers by the median of their experts. One expert thus does not make its layer an outlier.

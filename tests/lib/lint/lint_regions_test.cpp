@@ -321,4 +321,39 @@ TEST_CASE("pruned, padded and dead: nothing above a note") {
                      bf16([](float x, size_t r, size_t) { return r / 128 == 3 ? 4 * x : x; })}});
 }
 
+TEST_CASE("a sector of text or of one pattern, a page of noise, text in scales") {
+  const Edit words = fill((100 << 10) + 40, 512, [](size_t i, std::mt19937&) {
+    constexpr std::string_view kText = "{\"error\": \"Access to this repository is gated, please log in\"}\n";
+    return static_cast<uint8_t>(kText[i % kText.size()]);
+  });
+  for (const char* format : {"bf16", "nvfp4", "fp8", "mxfp4"}) {
+    found(format, "odd-region", kUp, {{kUp, words}});
+    if (std::string_view(format) != "fp8")
+      found(format, "odd-region", kUp, {{kUp, constant(100 << 10, 512, 0x6B)}});
+  }
+  found("mxfp4", "odd-region", kUp, {{kUp, noise((100 << 10) + 1000, 4096)}});
+  found("nvfp4", "odd-region", kUp, {{kUp, noise((100 << 10) + 1000, 4096)}});
+  const Edit page = fill(32 << 10, 4096, [](size_t i, std::mt19937&) {
+    constexpr std::string_view kText = "Too many requests, please try again later. ";
+    return static_cast<uint8_t>(kText[i % kText.size()]);
+  });
+  found("nvfp4", "odd-region", kUp, {{kUp + "_scale", page}});
+}
+
+TEST_CASE("a matrix as it was initialized is found, a layer that adds nothing is not") {
+  const Edit normal = [](Span b, size_t, std::mt19937& random) {
+    std::normal_distribution<float> draw(0, 0.02f);
+    for (size_t i = 0; i < b.size(); i += 2) {
+      const uint16_t half = bf16_from_float(draw(random));
+      std::memcpy(&b[i], &half, 2);
+    }
+  };
+  found("bf16", "odd-numbers", kUp, {{kUp, normal}});
+  const Edit zeros = bf16([](float, size_t, size_t) { return 0.0f; });
+  const std::string layer = "model.layers.3.", o = layer + "self_attn.o_proj.weight",
+                    down = layer + "mlp.down_proj.weight";
+  harmless("bf16", {{o, zeros}, {down, zeros}});
+  found("bf16", "zero-weights", o, {{o, zeros}});
+}
+
 }  // namespace lint_regions_test

@@ -1,0 +1,108 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "formats/weight_dialect.h"
+#include "lib/lint/content/checks.h"
+
+// Codes of INT4 lie around the zero point of their column and group. If the columns of codes and of zero
+// points are packed in different orders, codes lie around the zero points of other columns.
+
+namespace twofour {
+namespace {
+
+constexpr size_t kPack = kInt4Pack;
+
+/// Returns the nibbles of words, [words, 8].
+std::vector<uint8_t> nibbles_of(const LintInput& s, size_t tensor, uint64_t offset, size_t words) {
+  std::vector<uint8_t> bytes(4 * words), nibbles(kPack * words);
+  s.read(tensor, offset, bytes);
+  for (size_t i = 0; i < nibbles.size(); ++i)
+    nibbles[i] = static_cast<uint8_t>(bytes[i / 2] >> (4 * (i % 2)) & 15);
+  return nibbles;
+}
+
+double correlation(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum_a = 0, sum_b = 0, ab = 0, aa = 0, bb = 0;
+  const auto n = static_cast<double>(a.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    sum_a += a[i];
+    sum_b += b[i];
+    ab += a[i] * b[i];
+    aa += a[i] * a[i];
+    bb += b[i] * b[i];
+  }
+  const double spread = (aa - sum_a * sum_a / n) * (bb - sum_b * sum_b / n);
+  return spread > 0 ? (ab - sum_a * sum_b / n) / std::sqrt(spread) : 0;
+}
+
+/// Columns of codes, by word and nibble: the mean code of the first group, and its zero point.
+struct Columns {
+  std::vector<double> codes{}, zeros{};
+};
+
+/// Reads some rows of a module of AWQ or GPTQ. Returns nullopt if it has no zero points that differ.
+std::optional<Columns> read_columns(const LintInput& s, const Member& m) {
+  constexpr int64_t kRows = 64, kFewest = 32;
+  const size_t tensor = m.figures->tensor;
+  const TensorInfo& codes = s.tensors[tensor];
+  const auto zeros = s.find(m.module + ".qzeros");
+  if (!codes.name.ends_with(".qweight") || codes.shape.size() != 2 || !zeros || !s.whole[*zeros]) return {};
+  const TensorInfo& points = s.tensors[*zeros];
+  if (points.dtype != DType::kI32 || points.shape.size() != 2 || points.shape[0] < 1) return {};
+  const int64_t words = points.shape[1];
+  const bool along_n = codes.shape[1] == words;
+  if (words < kFewest || (!along_n && codes.shape[1] != words * kInt4Pack)) return {};
+  const int64_t k = codes.shape[0] * (along_n ? 1 : kInt4Pack), group = k / points.shape[0];
+  const int64_t rows = std::min(kRows, group);
+  if (rows < kFewest) return {};
+  Columns columns;
+  const auto count = static_cast<size_t>(words) * kPack;
+  const std::vector<uint8_t> stored = nibbles_of(s, *zeros, 0, static_cast<size_t>(words));
+  columns.zeros.assign(stored.begin(), stored.end());
+  if (std::ranges::adjacent_find(stored, std::not_equal_to<>()) == stored.end()) return {};
+  columns.codes.resize(count);
+  const auto lines = static_cast<size_t>(along_n ? rows : rows / kInt4Pack);
+  const auto line = static_cast<size_t>(codes.shape[1]);
+  const std::vector<uint8_t> some = nibbles_of(s, tensor, 0, lines * line);
+  for (size_t i = 0; i < some.size(); ++i) {
+    const size_t at = i % (line * kPack);
+    columns.codes[along_n ? at : at / kPack] += some[i];
+  }
+  return columns;
+}
+
+}  // namespace
+
+void lint_zero_point_order(const LintInput& s, std::span<Member> members, LintReporter& reporter) {
+  // Nibble i of a word of AWQ holds this one of eight columns. Source: AutoAWQ, awq/modules/linear/gemm.py.
+  constexpr std::array<size_t, kPack> kOrder = {0, 2, 4, 6, 1, 3, 5, 7};
+  constexpr double kFew = 0.3, kMore = 0.25;
+  for (const Member& m : members) {
+    if (!m.is_linear || m.figures->plan.kind != NumberKind::kInt4 || m.figures->zero_lines > 0) continue;
+    const auto columns = read_columns(s, m);
+    if (!columns) continue;
+    const double own = correlation(columns->codes, columns->zeros);
+    if (own > kFew) continue;
+    double best = 0;
+    for (const bool inverse : {false, true}) {
+      std::vector<double> zeros(columns->zeros.size());
+      for (size_t i = 0; i < zeros.size(); ++i) {
+        const size_t word = i / kPack * kPack, place = word + kOrder[i % kPack];
+        (inverse ? zeros[place] : zeros[i]) = columns->zeros[inverse ? i : place];
+      }
+      best = std::max(best, correlation(columns->codes, zeros));
+    }
+    if (best < own + kMore) continue;
+    reporter.add("odd-codes", s.at(m.figures->tensor, m.name),
+                 "expected codes around the zero points of their columns, found that they follow those of "
+                 "another order of eight columns (a correlation of {:.2f}, not {:.2f})",
+                 best, own);
+  }
+}
+
+}  // namespace twofour
