@@ -63,9 +63,10 @@ void FigureCounter::judge_levels(MatrixFigures& f) const {
   f.row_levels = compare_levels(rows);
   f.column_levels = compare_levels(columns);
   // A column of block scales is sixteen columns of weights.
-  constexpr size_t kGroup = 16;
+  constexpr size_t kGroup = 16, kFewestRows = 1024;
   const bool floats = has_float_rows();
-  if (rows.size() == plan_.lines && (floats || (plan_.scale_bytes > 0 && !plan_.k_outer)) &&
+  if (rows.size() >= kFewestRows && rows.size() == plan_.lines &&
+      (floats || (plan_.scale_bytes > 0 && !plan_.k_outer)) &&
       rows.size() == columns.size() * (floats ? 1 : kGroup)) {
     f.row_sketch = sketch_of(rows, kGroup);
     f.column_sketch = sketch_of(columns, floats ? kGroup : 1);

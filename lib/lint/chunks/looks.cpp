@@ -67,7 +67,7 @@ uint64_t Looks::look(std::span<const uint8_t> bytes, uint64_t at, uint64_t offse
       return end;
     }
   }
-  if ((word_of(&bytes[at]) & kCodeBits) == 0) return end;  // pruning gives zeros
+  if (((bytes[at] | bytes[at + 1]) & 0x77) == 0) return end;  // pruning gives zeros
   begin = at;
   end = at + 2;
   while (end < bytes.size() && bytes[end] == bytes[end - 2]) ++end;

@@ -39,7 +39,8 @@ void lint_inputs(const LintInput& s, const Promises& promises, const std::vector
   const auto in_blocks = std::ranges::find_if(
       modules, [](const CodedModule& m) { return m.is_fp8() && m.scales_k > 1 && !m.input_scale; });
   if (promises.method == QuantMethod::kFp8 && scheme == "static" && in_blocks != modules.end() &&
-      std::ranges::none_of(modules, [](const CodedModule& m) { return m.input_scale.has_value(); })) {
+      std::ranges::all_of(
+          modules, [](const CodedModule& m) { return m.is_fp8() && m.scales_k > 1 && !m.input_scale; })) {
     reporter.add("config-inputs", s.setting(promises.place + "activation_scheme"),
                  "expected dynamic, because {} and all others have no input scale, found \"static\"",
                  in_blocks->name);

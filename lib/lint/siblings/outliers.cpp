@@ -5,7 +5,10 @@
 #include <map>
 #include <utility>
 
+#include "formats/module_names.h"
+#include "formats/module_roles.h"
 #include "formats/weight_dialect.h"
+#include "lib/lint/bytes/checks.h"
 #include "lib/lint/siblings/checks.h"
 #include "lib/lint/siblings/untrained.h"
 #include "lib/source/checkpoint/model_config.h"
@@ -329,6 +332,13 @@ class Outliers {
     }
   }
 
+  /// True for a router's bias whose large numbers are negative: no token chooses those experts.
+  bool keeps_from_choice(const Member& m) const {
+    if (!m.module.ends_with("bias") || !is_router(std::string(module_of(m.module)))) return false;
+    const std::vector<float> numbers = read_scales(s_, m.figures->tensor);
+    return std::ranges::all_of(numbers, [](float x) { return x < std::exp2(kLargestNumber); });
+  }
+
   /// Checks each embedding, norm and bias by itself.
   void check_others() {
     for (Member* m : others_) {
@@ -341,7 +351,7 @@ class Outliers {
       const bool beyond = table             ? m->log2_rms < kSmallestRms || m->log2_rms > kLargestRms
                           : vector || decay ? (norm ? m->log2_rms : m->log2_amax) > most
                                             : false;
-      if (!beyond || std::exchange(m->reported, true)) continue;
+      if (!beyond || keeps_from_choice(*m) || std::exchange(m->reported, true)) continue;
       sink_.add("implausible-weights", s_.at(m->figures->tensor, m->name),
                 table ? fmt::format("expected an RMS between {:.0e} and {:.0f}, found {:.3g}",
                                     std::exp2(kSmallestRms), std::exp2(kLargestRms), std::exp2(m->log2_rms))

@@ -83,7 +83,7 @@ std::optional<ScaleSpread> scale_spread_of(const Member& m) {
 
 /// Reports matrices whose scales differ by chance alone, if those of other layers differ far more.
 void check_scale_spread(const LintInput& s, std::span<Member> members, LintReporter& reporter) {
-  constexpr double kChance = 1.05, kMore = 1.7;
+  constexpr double kLeast = 0.5, kChance = 1.05, kMore = 1.7;
   constexpr size_t kFewestTrained = 3;
   std::map<std::string, std::vector<std::pair<Member*, ScaleSpread>>> kinds;
   for (Member& m : members) {
@@ -92,7 +92,7 @@ void check_scale_spread(const LintInput& s, std::span<Member> members, LintRepor
   }
   for (auto& [name, all] : kinds) {
     for (const auto& [m, spread] : all) {
-      if (spread.own > kChance * spread.normal) continue;
+      if (spread.own < kLeast * spread.normal || spread.own > kChance * spread.normal) continue;
       const auto more = static_cast<size_t>(std::ranges::count_if(
           all, [own = spread.own](const auto& other) { return other.second.own >= kMore * own; }));
       if (more < kFewestTrained || 4 * more < 3 * (all.size() - 1)) continue;
