@@ -176,9 +176,9 @@ class ModelLint {
 
   /// Compares the number of merges in merges.txt, which tokenizers without tokenizer.json read.
   void check_merge_file() {
-    constexpr const char* kFile = "merges.txt";
+    constexpr const char* kMerges = "merges.txt";
     std::error_code error;
-    const std::filesystem::path path = s_.path / kFile;
+    const std::filesystem::path path = s_.path / kMerges;
     if (!std::filesystem::is_regular_file(path, error) || tokens_.merges.empty()) return;
     if (find_placeholder(path) && std::filesystem::file_size(path, error) > 0) return;
     std::string text;
@@ -199,7 +199,7 @@ class ModelLint {
     const size_t own = tokens_.merges.size(), most = std::max(own, count), least = std::min(own, count);
     constexpr size_t kShare = 50;
     if ((most - least) * kShare <= most) return;
-    reporter_.add("tokenizer-steps", {kFile, ""}, "expected {} merges (tokenizer.json), found {}", own,
+    reporter_.add("tokenizer-steps", {kMerges, ""}, "expected {} merges (tokenizer.json), found {}", own,
                   count);
   }
 
