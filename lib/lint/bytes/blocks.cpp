@@ -49,7 +49,8 @@ bool is_candidate(uint8_t scale, uint8_t least) {
   return static_cast<uint8_t>(scale - 1) >= static_cast<uint8_t>(least - 1);
 }
 
-constexpr uint64_t kRun = 512;  ///< number of scales in one check of their range
+/// Number of scales in one check of their range, and in one of those parts in which some block may need one.
+constexpr uint64_t kRun = 512, kPart = 32;
 
 struct ByteRange {
   uint8_t low = 0xFF, high = 0;
@@ -137,9 +138,14 @@ void count_blocks(const uint8_t* codes, const uint8_t* scales, uint64_t count, u
     const uint64_t end = std::min(count, at + kRun);
     const ByteRange range = count_run(scales + at, end - at, first + at, counts);
     if (range.low > 0 && range.high < least) continue;
-    for (uint64_t i = at; i < end; ++i) {
-      if (is_candidate(scales[i], least))
-        count_candidate(load64(codes + 8 * i), scales[i], first + i, least, counts);
+    for (uint64_t part = at; part < end; part += kPart) {
+      const uint64_t part_end = std::min(end, part + kPart);
+      const ByteRange some = range_of(scales + part, part_end - part);
+      if (some.low > 0 && some.high < least) continue;
+      for (uint64_t i = part; i < part_end; ++i) {
+        if (is_candidate(scales[i], least))
+          count_candidate(load64(codes + 8 * i), scales[i], first + i, least, counts);
+      }
     }
   }
 }

@@ -139,14 +139,26 @@ bool FigureCounter::is_torn(std::span<const uint8_t> bytes, uint64_t begin, uint
   return has_run() && is_unlikely_run(plan_.kind, bytes.subspan(begin, size));
 }
 
+/// Hashes lines, and fetches the places of the table in which they will be looked up.
+void FigureCounter::hash_lines(std::span<const uint8_t> bytes, uint64_t count) {
+  hashes_.resize(count);
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t begin = i * plan_.line_bytes;
+    hashes_[i] = hash_bytes_64(bytes.subspan(begin, std::min(plan_.line_bytes, bytes.size() - begin)));
+    if (!seen_.empty()) __builtin_prefetch(&seen_[hashes_[i] >> 32 & (seen_.size() - 1)]);
+  }
+}
+
 void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t> scales) {
   const uint64_t count = plan_.line_bytes > 0 ? (bytes.size() + plan_.line_bytes - 1) / plan_.line_bytes : 0;
   if (next_ == 0 && lines_ == 0 && plan_.scale_bytes > 0) measure_order(scales);
+  hash_lines(bytes, count);
+  take_piece(bytes, scales);
   uint64_t run_begin = 0;
   for (uint64_t i = 0; i < count; ++i, ++next_, ++lines_) {
     const uint64_t begin = i * plan_.line_bytes;
     const auto line = bytes.subspan(begin, std::min(plan_.line_bytes, bytes.size() - begin));
-    const uint64_t codes = hash_bytes_64(line);
+    const uint64_t codes = hashes_[i];
     const uint64_t place = (next_ + 1) * kGolden;
     uint64_t hash = codes;
     if (plan_.scale_bytes > 0) {
@@ -178,7 +190,7 @@ void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t>
       }
     }
     last_codes_ = codes;
-    take_line(line, scales.data() + i * plan_.scale_bytes);
+    take_line(line, scales.data() + i * plan_.scale_bytes, float_lines_.empty() ? nullptr : &float_lines_[i]);
     if (chunk_.lines++ == 0) chunk_.first_line = next_;
     if (chunk_.lines * plan_.line_bytes < Chunk::kBytes && i + 1 < count) continue;
     // All lines of a chunk are counted at once.
@@ -193,7 +205,7 @@ void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t>
 
 void FigureCounter::end_chunk() {
   if (chunk_.lines == 0 || plan_.kind == NumberKind::kUnknown) return;
-  if (is_bytes() && plan_.kind != NumberKind::kE4m3) bytes_.move_to(plan_.kind, chunk_, numbers_);
+  if (plan_.kind == NumberKind::kInt8) bytes_.move_to(plan_.kind, chunk_, numbers_);
   for (size_t c = 0; is_codes() && c < chunk_.classes.size(); ++c) numbers_[c] += chunk_.classes[c];
   counted_ += chunk_.numbers;
   zeros_ += chunk_.zeros;
@@ -207,21 +219,24 @@ void FigureCounter::finish() {
     Chunk sampled;
     bytes_.move_to(plan_.kind, sampled, numbers_);
   }
-  if (plan_.kind == NumberKind::kE8m0) add_column_parts();
-  if (plan_.scale_bytes == 0) return;
-  Chunk scales;
-  scale_counts_.move_to(NumberKind::kE4m3, scales, scale_bytes_);
-  if (!plan_.k_outer) add_column_parts();
+  if (plan_.kind == NumberKind::kE8m0) {
+    for (size_t b = 0; b < numbers_.size(); ++b) {
+      counted_ += numbers_[b];
+      if (b >= 0x80) negative_ += numbers_[b];
+    }
+    zeros_ += numbers_[0];
+  }
+  const bool has_scale_bytes = plan_.scale_bytes > 0 && !plan_.k_outer;
+  if (has_scale_bytes || plan_.kind == NumberKind::kE8m0) add_column_parts();
+  end_logs();
 }
 
 bool FigureCounter::is_codes() const {
   return plan_.kind == NumberKind::kE2m1 || plan_.kind == NumberKind::kInt4;
 }
-bool FigureCounter::is_bytes() const {
-  return !is_codes() && plan_.kind != NumberKind::kUnknown && width_of(plan_.kind) == 1;
-}
 
-void FigureCounter::take_line(std::span<const uint8_t> bytes, const uint8_t* scales) {
+void FigureCounter::take_line(std::span<const uint8_t> bytes, const uint8_t* scales,
+                              const FloatCounts* floats) {
   if (plan_.kind == NumberKind::kUnknown) return;
   const bool is_sampled = next_ == sample_;
   if (is_sampled) sample_ = plan_.next_sampled(next_ + 1);
@@ -229,11 +244,9 @@ void FigureCounter::take_line(std::span<const uint8_t> bytes, const uint8_t* sca
     take_columns(bytes.data());
     if (!plan_.is_scale) sums_.echo_lines += is_echo(bytes);
   }
-  if (plan_.kind == NumberKind::kE8m0 && plan_.scale_columns > 0) take_exponents(bytes);
-  if (width_of(plan_.kind) > 1) take_floats(bytes, is_sampled);
+  if (width_of(plan_.kind) > 1) take_floats(bytes, floats, is_sampled);
   if (plan_.kind == NumberKind::kE4m3 && is_sampled) bytes_.add(bytes);
   if (plan_.scale_bytes == 0) return;
-  take_scales(scales);
   // In most lines, the first two scales differ.
   sums_.flat_scale_lines +=
       plan_.scale_bytes == 1 ||
