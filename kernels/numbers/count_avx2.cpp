@@ -4,9 +4,9 @@
 
 namespace twofour {
 
-const CountOps kCountAvx2{counting::codes<>,      counting::fp8<>,     counting::largest,
-                          counting::halves,       counting::histogram, counting::bf16,
-                          counting::f32,          counting::bytes,     counting::levels<uint16_t>,
-                          counting::levels<float>};
+const CountOps kCountAvx2{
+    counting::codes<>, counting::fp8<>,  counting::largest,          counting::are_within,
+    counting::squares, counting::halves, counting::histogram,        counting::bf16,
+    counting::f32,     counting::bytes,  counting::levels<uint16_t>, counting::levels<float>};
 
 }  // namespace twofour

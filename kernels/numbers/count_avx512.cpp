@@ -8,6 +8,8 @@ namespace twofour {
 const CountOps kCountAvx512{counting::codes<counting::add_code_planes>,
                             counting::fp8<counting::add_upper_planes>,
                             counting::largest,
+                            counting::are_within,
+                            counting::squares,
                             counting::halves,
                             counting::histogram_planes,
                             counting::bf16,

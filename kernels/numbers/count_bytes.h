@@ -32,6 +32,57 @@ inline void histogram(const uint8_t* bytes, uint64_t size, uint64_t* counts) {
   }
 }
 
+inline bool are_within(const uint8_t* bytes, uint64_t size, uint8_t least, uint8_t most) {
+  const auto range = static_cast<uint8_t>(most - least);
+  uint64_t at = 0;
+  WordBytes above = {};
+  for (; at + kWidth <= size; at += kWidth) {
+    const WordBytes w = (WordBytes)load(bytes + at) - least;  // smaller ones become large
+    above = w > above ? w : above;
+  }
+  const auto outside = (Word)(above > range);
+  uint64_t any = 0;
+  for (int lane = 0; lane < kWidth / 8; ++lane) any |= outside[lane];
+  for (; at < size; ++at) any |= static_cast<uint8_t>(bytes[at] - least) > range;
+  return any == 0;
+}
+
+typedef uint32_t SumBits __attribute__((vector_size(kWidth)));
+
+inline SquareSums squares(const uint8_t* bytes, uint64_t count, uint16_t* sums) {
+  constexpr uint64_t kRun = 256 * kShorts;
+  SquareSums all;
+  uint64_t i = 0;
+  while (i + kShorts <= count) {
+    const uint64_t end = count - i < kRun ? count / kShorts * kShorts : i + kRun;
+    Shorts line = {};
+    SumBits low = {}, high = {};
+    for (; i < end; i += kShorts) {
+      NarrowBytes stored;
+      __builtin_memcpy(&stored, bytes + i, kShorts);
+      const Shorts wide = widen<Shorts>(stored);
+      const auto square = (SumBits)(wide * wide);  // at most 255 * 255, which sixteen bits hold
+      line += wide;
+      low += square & 0xFFFFu;
+      high += square >> 16;
+      Shorts column;
+      __builtin_memcpy(&column, sums + i, kWidth);
+      column += wide;
+      __builtin_memcpy(sums + i, &column, kWidth);
+    }
+    const auto a = (Word)low, b = (Word)high;
+    all.sum += sum_shorts((Word)line);
+    all.squares += sum_lanes((a & 0xFFFFFFFFu) + (a >> 32) + (b & 0xFFFFFFFFu) + (b >> 32));
+  }
+  for (; i < count; ++i) {
+    const unsigned x = bytes[i];
+    all.sum += x;
+    all.squares += x * x;
+    sums[i] = static_cast<uint16_t>(sums[i] + x);
+  }
+  return all;
+}
+
 /// Adds `kCount` bytes to columns and, by lanes, to those of the line.
 template <int kCount, class Wide>
 [[gnu::always_inline]] inline void add_bytes(const uint8_t* bytes, uint8_t least, uint16_t* sums,
@@ -109,7 +160,7 @@ constexpr uint64_t kLinesAtOnce = 4;
     for (uint64_t l = 0; l < kLinesAtOnce; ++l) {
       NarrowBytes stored;
       __builtin_memcpy(&stored, bytes + l * count + i, kShorts);
-      const Shorts wide = __builtin_convertvector(stored, Shorts) & mask;
+      const Shorts wide = widen<Shorts>(stored) & mask;
       column += wide;
       lines[l] += wide;
     }

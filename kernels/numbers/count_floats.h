@@ -27,7 +27,7 @@ typedef int16_t SignedHalves __attribute__((vector_size(kWidth)));
 [[gnu::always_inline]] inline Bits load_bits(const uint16_t* numbers) {
   NarrowHalves h;
   __builtin_memcpy(&h, numbers, sizeof(h));
-  return __builtin_convertvector(h, Bits) << 16;
+  return widen<Bits>(h) << 16;
 }
 [[gnu::always_inline]] inline Bits load_bits(const float* numbers) {
   Bits b;
@@ -108,6 +108,9 @@ inline void finish_halves(const uint16_t* numbers, uint64_t count, const HalfRan
   uint64_t minus_zeros = 0;
   if (range.least == 0) count_zeros(numbers, count, counts.zeros, minus_zeros);
   counts.negative += signs - minus_zeros;
+  counts.range.least = range.least < counts.range.least ? range.least : counts.range.least;
+  counts.range.most = range.most > counts.range.most ? range.most : counts.range.most;
+  counts.range.bits = static_cast<uint16_t>(counts.range.bits | range.most | (signs > 0 ? 0x8000u : 0u));
   constexpr uint16_t kInfinity = 0x7F80;
   const auto add = [&](unsigned magnitude) __attribute__((always_inline)) {
     const uint32_t bits = magnitude << 16;

@@ -16,16 +16,27 @@ struct CodeCounts {
   uint64_t zero_blocks = 0, full_blocks = 0;
 };
 
+/// The range of the magnitudes of 16-bit numbers, their lower fifteen bits, and all bits set in any of them.
+struct HalfRange {
+  uint16_t least = 0xFFFF, most = 0, bits = 0;
+};
+
 /// Counts and sums of floats.
 struct FloatCounts {
   double energy = 0;  ///< sum of the squares, which are computed in float
   float amax = 0;
   uint64_t zeros = 0, negative = 0;  ///< number of zeros of either sign; number of negative numbers but -0
+  HalfRange range{};                 ///< of BF16; among `bits` are those of the largest one and the sign
 };
 
 /// The sum and the number of the bytes of a line that are not small.
 struct ByteSums {
   uint64_t sum = 0, count = 0;
+};
+
+/// The sum of the bytes of a line, and of their squares.
+struct SquareSums {
+  uint64_t sum = 0, squares = 0;
 };
 
 /// Counts of E4M3 numbers.
@@ -34,11 +45,6 @@ struct Fp8Counts {
   uint64_t zeros = 0, negative_zeros = 0;  ///< 0 and -0; -0 alone
   /// Numbers whose magnitude is the largest one, 448, and the next one, 416.
   uint64_t full = 0, next = 0;
-};
-
-/// The range of the magnitudes of 16-bit numbers, their lower fifteen bits, and all bits set in any of them.
-struct HalfRange {
-  uint16_t least = 0xFFFF, most = 0, bits = 0;
 };
 
 /// The magnitudes of the floats of a row, without zeros, subnormal numbers, NaN and infinity.
@@ -62,6 +68,10 @@ struct CountOps {
   void (*fp8)(const uint8_t* bytes, uint64_t size, Fp8Counts& counts);
   /// Returns the largest of the lower seven bits; 0: there are no bytes.
   uint8_t (*largest)(const uint8_t* bytes, uint64_t size);
+  /// True if all bytes are `least` to `most`.
+  bool (*are_within)(const uint8_t* bytes, uint64_t size, uint8_t least, uint8_t most);
+  /// Adds the bytes of a line by column to `sums` [count]. At most 256 lines may be added to these.
+  SquareSums (*squares)(const uint8_t* bytes, uint64_t count, uint16_t* sums);
   HalfRange (*halves)(const uint16_t* numbers, uint64_t count);
   /// Adds the bytes to `counts` [256], by value.
   void (*histogram)(const uint8_t* bytes, uint64_t size, uint64_t* counts);

@@ -18,6 +18,29 @@ typedef int64_t Mask __attribute__((vector_size(kWidth)));
   __builtin_memcpy(&w, bytes, kWidth);
   return w;
 }
+/// Widens the numbers of half a vector. g++ 12 converts vectors in two halves, which takes three times as
+/// long.
+template <class Wide, class Narrow>
+[[gnu::always_inline]] inline Wide widen(Narrow narrow) {
+  static_assert(sizeof(narrow) == kWidth / 2 && sizeof(Wide) == kWidth);
+  constexpr bool kAreBytes = sizeof(narrow[0]) == 1;
+#if COUNT_WIDTH == 64 && !defined(__clang__)
+  typedef char Bytes __attribute__((vector_size(32)));
+  typedef short Shorts32 __attribute__((vector_size(64)));
+  typedef short Shorts16 __attribute__((vector_size(32)));
+  typedef int Ints16 __attribute__((vector_size(64)));
+  if constexpr (kAreBytes) return (Wide)__builtin_ia32_pmovzxbw512_mask((Bytes)narrow, Shorts32{}, ~0u);
+  return (Wide)__builtin_ia32_pmovzxwd512_mask((Shorts16)narrow, Ints16{}, 0xFFFF);
+#elif COUNT_WIDTH == 32 && !defined(__clang__)
+  typedef char Bytes __attribute__((vector_size(16)));
+  typedef short Shorts8 __attribute__((vector_size(16)));
+  if constexpr (kAreBytes) return (Wide)__builtin_ia32_pmovzxbw256((Bytes)narrow);
+  return (Wide)__builtin_ia32_pmovzxwd256((Shorts8)narrow);
+#else
+  static_cast<void>(kAreBytes);
+  return __builtin_convertvector(narrow, Wide);
+#endif
+}
 template <class V>
 [[gnu::always_inline]] inline uint64_t sum_lanes(V words) {
   uint64_t lanes[kWidth / 8], sum = 0;

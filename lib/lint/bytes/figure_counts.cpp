@@ -209,6 +209,12 @@ void FigureCounter::take_halves(std::span<const uint8_t> bytes) {
   // Only the last line of a tensor without rows is shorter.
   const uint64_t rest = bytes.size() / 2 - lines * count;
   if (rest > 0) best_count_ops().bf16(numbers + lines * count, rest, 1, nullptr, &float_lines_[lines]);
+  half_range_ = {};
+  for (const FloatCounts& line : float_lines_) {
+    half_range_.least = std::min(half_range_.least, line.range.least);
+    half_range_.most = std::max(half_range_.most, line.range.most);
+    half_range_.bits = static_cast<uint16_t>(half_range_.bits | line.range.bits);
+  }
 }
 
 /// `counts` are those of a line of BF16.

@@ -139,26 +139,31 @@ bool FigureCounter::is_torn(std::span<const uint8_t> bytes, uint64_t begin, uint
   return has_run() && is_unlikely_run(plan_.kind, bytes.subspan(begin, size));
 }
 
-/// Hashes lines, and fetches the places of the table in which they will be looked up.
-void FigureCounter::hash_lines(std::span<const uint8_t> bytes, uint64_t count) {
-  hashes_.resize(count);
-  for (uint64_t i = 0; i < count; ++i) {
-    const uint64_t begin = i * plan_.line_bytes;
-    hashes_[i] = hash_bytes_64(bytes.subspan(begin, std::min(plan_.line_bytes, bytes.size() - begin)));
-    if (!seen_.empty()) __builtin_prefetch(&seen_[hashes_[i] >> 32 & (seen_.size() - 1)]);
+/// Hashes the lines of the next chunk, and fetches the places of the table in which they will be looked up.
+void FigureCounter::hash_lines(std::span<const uint8_t> bytes) {
+  hashes_.clear();
+  for (uint64_t begin = 0; begin < std::min(Chunk::kBytes, bytes.size()); begin += plan_.line_bytes) {
+    const uint64_t hash =
+        hash_bytes_64(bytes.subspan(begin, std::min(plan_.line_bytes, bytes.size() - begin)));
+    if (!seen_.empty()) __builtin_prefetch(&seen_[hash >> 32 & (seen_.size() - 1)]);
+    hashes_.push_back(hash);
   }
 }
 
 void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t> scales) {
   const uint64_t count = plan_.line_bytes > 0 ? (bytes.size() + plan_.line_bytes - 1) / plan_.line_bytes : 0;
   if (next_ == 0 && lines_ == 0 && plan_.scale_bytes > 0) measure_order(scales);
-  hash_lines(bytes, count);
   take_piece(bytes, scales);
-  uint64_t run_begin = 0;
+  uint64_t run_begin = 0, hashed = 0;  // the first hashed line
+  hashes_.clear();
   for (uint64_t i = 0; i < count; ++i, ++next_, ++lines_) {
     const uint64_t begin = i * plan_.line_bytes;
     const auto line = bytes.subspan(begin, std::min(plan_.line_bytes, bytes.size() - begin));
-    const uint64_t codes = hashes_[i];
+    if (i == hashed + hashes_.size()) {
+      hash_lines(bytes.subspan(begin));
+      hashed = i;
+    }
+    const uint64_t codes = hashes_[i - hashed];
     const uint64_t place = (next_ + 1) * kGolden;
     uint64_t hash = codes;
     if (plan_.scale_bytes > 0) {
@@ -258,13 +263,16 @@ void FigureCounter::take_line(std::span<const uint8_t> bytes, const uint8_t* sca
 bool FigureCounter::is_echo(std::span<const uint8_t> bytes) const {
   constexpr size_t kFewNumbers = 16;
   const auto width = static_cast<size_t>(width_of(plan_.kind));
-  if (bytes.size() < kFewNumbers * width || bytes.size() % (2 * width) != 0 ||
-      is_zero_line(plan_.kind, bytes))
-    return false;
+  if (bytes.size() < kFewNumbers * width || bytes.size() % (2 * width) != 0) return false;
   const auto half = bytes.subspan(bytes.size() / 2);  // at least eight bytes
-  if (word_of(bytes.data()) == word_of(half.data()) &&
-      std::memcmp(bytes.data(), half.data(), half.size()) == 0)
-    return true;
+  // The first eight bytes are enough for most lines.
+  const uint64_t first = word_of(bytes.data());
+  const uint64_t odd = first ^ first >> (8 * width);
+  const uint64_t unequal = odd & (width == 1   ? 0x00FF00FF00FF00FFu
+                                  : width == 2 ? 0x0000FFFF0000FFFFu
+                                               : 0xFFFFFFFFu);
+  if ((first != word_of(half.data()) && unequal != 0) || is_zero_line(plan_.kind, bytes)) return false;
+  if (first == word_of(half.data()) && std::memcmp(bytes.data(), half.data(), half.size()) == 0) return true;
   for (size_t i = 0; i < bytes.size(); i += 2 * width) {
     if (std::memcmp(&bytes[i], &bytes[i + width], width) != 0) return false;
   }

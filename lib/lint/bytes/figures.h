@@ -136,6 +136,8 @@ class FigureCounter {
   /// Adds whole lines, each with `line_bytes` of codes or values. Only the last line of a matrix without rows
   /// may be shorter. `scales` is [lines, scale_bytes].
   void add(std::span<const uint8_t> bytes, std::span<const uint8_t> scales);
+  /// Returns the range of the numbers that were added last; nullptr: they are not BF16.
+  const HalfRange* half_range() const { return float_lines_.empty() ? nullptr : &half_range_; }
   /// Ends the last chunk. Nothing may be added afterwards.
   void finish();
   /// Adds a magnitude from a check that covers the whole matrix.
@@ -148,7 +150,7 @@ class FigureCounter {
   MatrixFigures figures() const;
 
  private:
-  void hash_lines(std::span<const uint8_t> bytes, uint64_t count);
+  void hash_lines(std::span<const uint8_t> bytes);
   void take_piece(std::span<const uint8_t> bytes, std::span<const uint8_t> scales);
   void take_line(std::span<const uint8_t> bytes, const uint8_t* scales, const FloatCounts* floats);
   void end_chunk();
@@ -227,9 +229,10 @@ class FigureCounter {
   /// longest run, and the number of all such blocks.
   uint64_t run_ = 0, run_first_ = 0, run_scales_ = 0, best_run_scales_ = 0, dead_blocks_ = 0;
   std::vector<float> floats_, spare_;
-  /// Of the lines that are being added: hashes; counts of BF16; sums of scales.
+  /// Of the lines that are being added: hashes of those of a chunk; counts of BF16; sums of scales.
   std::vector<uint64_t> hashes_;
   std::vector<FloatCounts> float_lines_;
+  HalfRange half_range_{};
   std::vector<ByteSums> byte_lines_;
   LogSums logs_{};  ///< of scales in floats
   int factors_ = 0;

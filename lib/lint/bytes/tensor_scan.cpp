@@ -293,7 +293,15 @@ TensorScan plan_tensor_scan(const LintInput& s, size_t tensor) {
 }
 
 void scan_bytes(const TensorScan& scan, uint64_t offset, std::span<const uint8_t> bytes,
-                TensorCounts& counts) {
+                const HalfRange* range, TensorCounts& counts) {
+  constexpr uint16_t kHuge = (127 + 64) << 7, kSign = 0x8000;  // 2^64
+  const bool is_sound =
+      scan.check == TensorCheck::kBf16 && range != nullptr && range->most < kHuge &&
+      (!scan.scaled || (range->least > 0 && (scan.scales_integers || (range->bits & kSign) == 0)));
+  if (is_sound) {
+    counts.any = counts.any || range->most != 0;
+    return;
+  }
   switch (scan.check) {
     case TensorCheck::kNone:
       counts.any = true;

@@ -188,6 +188,9 @@ TEST_CASE("floats: several lines are the same as one after the other") {
         CHECK(found.most == range.most);
         CHECK(found.bits == range.bits);
         for (const FloatCounts& counts : {own, all[line], without[line]}) {
+          CHECK(counts.range.least == range.least);
+          CHECK(counts.range.most == range.most);
+          CHECK((counts.range.bits & 0x8000) == (range.bits & 0x8000));
           CHECK(counts.zeros == zeros);
           CHECK(counts.negative == negative);
           CHECK(counts.amax == amax);
@@ -271,7 +274,28 @@ TEST_CASE("histograms of bytes: all sizes and ranges") {
       for (const Isa isa : available_isas()) {
         CAPTURE(std::string(isa_name(isa)));
         uint64_t counts[256] = {5};
-        count_ops(isa).histogram(bytes.data(), size, counts);
+        const CountOps& ops = count_ops(isa);
+        const auto last = static_cast<uint8_t>(0x64 + range);
+        bool is_within = true;
+        for (const uint8_t b : bytes) is_within = is_within && b >= 0x66 && b < last;
+        CHECK(ops.are_within(bytes.data(), size, 0, 255));
+        if (range > 2 && range < 150) {
+          CHECK(ops.are_within(bytes.data(), size, 0x65, last));
+          CHECK(ops.are_within(bytes.data(), size, 0x66, static_cast<uint8_t>(last - 1)) == is_within);
+        }
+        std::vector<uint16_t> columns(size, 7);
+        const SquareSums sums = ops.squares(bytes.data(), size, columns.data());
+        uint64_t sum = 0, squares = 0;
+        bool are_columns = true;
+        for (size_t i = 0; i < size; ++i) {
+          sum += bytes[i];
+          squares += uint64_t{bytes[i]} * bytes[i];
+          are_columns = are_columns && columns[i] == bytes[i] + 7;
+        }
+        CHECK(sums.sum == sum);
+        CHECK(sums.squares == squares);
+        CHECK(are_columns);
+        ops.histogram(bytes.data(), size, counts);
         counts[0] -= 5;
         CHECK(std::equal(expected.begin(), expected.end(), counts));
       }
