@@ -1,7 +1,7 @@
 #pragma once
 #include "kernels/numbers/count_vector.h"
 
-// Counts of four-bit codes by planes of bits. It needs a processor that counts the bits of whole vectors.
+// Counts of codes and bytes by planes of bits. It needs a processor that counts the bits of whole vectors.
 
 namespace twofour {
 namespace {
@@ -105,6 +105,80 @@ inline void add_upper_planes(const uint8_t* bytes, uint64_t words, uint64_t (&up
     planes.add(planes_of(pair(0), pair(2), pair(4), pair(6)));
   }
   planes.move_to(words * kWidth, upper);
+}
+
+/// Returns the masks of the nibbles that have all bits of an index.
+[[gnu::always_inline]] inline void products_of(const Planes& p, Word (&with)[16]) {
+  with[0] = ~Word{};
+  with[1] = p.b0;
+  with[2] = p.b1;
+  with[4] = p.b2;
+  with[8] = p.s;
+#pragma GCC unroll 16
+  for (int i = 3; i < 16; ++i) {
+    if ((i & (i - 1)) != 0) with[i] = with[i & -i] & with[i & (i - 1)];
+  }
+}
+
+/// Adds the bytes of eight groups of eight vectors: of those with each upper half, the numbers by lower half.
+inline void histogram_planes(const uint8_t* bytes, uint64_t size, uint64_t* counts) {
+  constexpr uint64_t kLow = 0x0F0F0F0F0F0F0F0Fu, kVectors = 8, kGroups = 8, kGroup = kVectors * kWidth;
+  Word sums[16][16];
+  bool is_used[16] = {};
+  uint64_t at = 0;
+  while (at + kGroup <= size) {
+    const uint64_t groups = size - at < kGroups * kGroup ? (size - at) / kGroup : kGroups;
+    Word lower[kGroups][16];
+    Planes upper[kGroups];
+    auto least = (WordBytes)load(bytes + at), most = least;
+    for (uint64_t g = 0; g < groups; ++g) {
+      Word low[4], high[4];
+#pragma GCC unroll 4
+      for (uint64_t v = 0; v < 4; ++v) {
+        const Word a = load(bytes + at + g * kGroup + 2 * v * kWidth),
+                   b = load(bytes + at + g * kGroup + (2 * v + 1) * kWidth);
+        low[v] = select(kLow, a, b << 4);
+        high[v] = select(kLow, a >> 4, b);
+        const auto x = (WordBytes)a, y = (WordBytes)b;
+        least = x < least ? x : least;
+        least = y < least ? y : least;
+        most = x > most ? x : most;
+        most = y > most ? y : most;
+      }
+      products_of(planes_of(low[0], low[1], low[2], low[3]), lower[g]);
+      upper[g] = planes_of(high[0], high[1], high[2], high[3]);
+    }
+    unsigned first = 255, last = 0;
+    for (int lane = 0; lane < kWidth; ++lane) {
+      first = least[lane] < first ? least[lane] : first;
+      last = most[lane] > last ? most[lane] : last;
+    }
+    for (unsigned u = first >> 4; u <= last >> 4; ++u) {
+      Word n[16] = {};
+      const auto other = [&](unsigned bit) __attribute__((always_inline)) {
+        return Word{} + ((u >> bit & 1u) != 0 ? 0 : ~uint64_t{0});
+      };
+      const Word o0 = other(0), o1 = other(1), o2 = other(2), o3 = other(3);
+      if (is_used[u]) __builtin_memcpy(n, sums[u], sizeof(n));
+      for (uint64_t g = 0; g < groups; ++g) {
+        const Planes& p = upper[g];
+        const Word is_upper = (p.b0 ^ o0) & (p.b1 ^ o1) & (p.b2 ^ o2) & (p.s ^ o3);
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; ++i) n[i] += bits_of(is_upper & lower[g][i]);
+      }
+      __builtin_memcpy(sums[u], n, sizeof(n));
+      is_used[u] = true;
+    }
+    at += groups * kGroup;
+  }
+  for (int u = 0; u < 16; ++u) {
+    if (!is_used[u]) continue;
+    uint64_t with[16], exact[16] = {};
+    for (int i = 0; i < 16; ++i) with[i] = sum_lanes(sums[u][i]);
+    add_exact(with, exact);
+    for (int i = 0; i < 16; ++i) counts[16 * u + i] += exact[i];
+  }
+  for (; at < size; ++at) ++counts[bytes[at]];
 }
 
 }  // namespace counting

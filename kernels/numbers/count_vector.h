@@ -18,6 +18,29 @@ typedef int64_t Mask __attribute__((vector_size(kWidth)));
   __builtin_memcpy(&w, bytes, kWidth);
   return w;
 }
+/// Widens the numbers of half a vector. g++ 12 converts vectors in two halves, which takes three times as
+/// long.
+template <class Wide, class Narrow>
+[[gnu::always_inline]] inline Wide widen(Narrow narrow) {
+  static_assert(sizeof(narrow) == kWidth / 2 && sizeof(Wide) == kWidth);
+  constexpr bool kAreBytes = sizeof(narrow[0]) == 1;
+#if COUNT_WIDTH == 64 && !defined(__clang__)
+  typedef char Bytes __attribute__((vector_size(32)));
+  typedef short Shorts32 __attribute__((vector_size(64)));
+  typedef short Shorts16 __attribute__((vector_size(32)));
+  typedef int Ints16 __attribute__((vector_size(64)));
+  if constexpr (kAreBytes) return (Wide)__builtin_ia32_pmovzxbw512_mask((Bytes)narrow, Shorts32{}, ~0u);
+  return (Wide)__builtin_ia32_pmovzxwd512_mask((Shorts16)narrow, Ints16{}, 0xFFFF);
+#elif COUNT_WIDTH == 32 && !defined(__clang__)
+  typedef char Bytes __attribute__((vector_size(16)));
+  typedef short Shorts8 __attribute__((vector_size(16)));
+  if constexpr (kAreBytes) return (Wide)__builtin_ia32_pmovzxbw256((Bytes)narrow);
+  return (Wide)__builtin_ia32_pmovzxwd256((Shorts8)narrow);
+#else
+  static_cast<void>(kAreBytes);
+  return __builtin_convertvector(narrow, Wide);
+#endif
+}
 template <class V>
 [[gnu::always_inline]] inline uint64_t sum_lanes(V words) {
   uint64_t lanes[kWidth / 8], sum = 0;
@@ -32,6 +55,12 @@ template <class V>
   pairs += pairs >> 32;
   pairs = (pairs & 0xFFFF) + (pairs >> 16 & 0xFFFF);
   return sum_lanes(pairs);
+}
+
+[[gnu::always_inline]] inline uint64_t sum_shorts(Word w) {
+  constexpr uint64_t kEven = 0x0000FFFF0000FFFFu;
+  const Word pairs = (w & kEven) + (w >> 16 & kEven);
+  return sum_lanes((pairs & 0xFFFFFFFFu) + (pairs >> 32));
 }
 
 /// Adds the numbers of codes that have exactly the bits of an index. `with` has the numbers of those that
@@ -216,141 +245,6 @@ inline uint8_t largest(const uint8_t* bytes, uint64_t size) {
     largest = magnitude > largest ? magnitude : largest;
   }
   return largest;
-}
-
-constexpr int kFloats = kWidth / 4;
-typedef float Floats __attribute__((vector_size(kWidth)));
-typedef uint32_t Bits __attribute__((vector_size(kWidth)));
-typedef int32_t Ints __attribute__((vector_size(kWidth)));
-typedef uint16_t Halves __attribute__((vector_size(kWidth / 2)));
-
-[[gnu::always_inline]] inline Bits load_bits(const uint16_t* numbers) {
-  Halves h;
-  __builtin_memcpy(&h, numbers, sizeof(h));
-  return __builtin_convertvector(h, Bits) << 16;
-}
-[[gnu::always_inline]] inline Bits load_bits(const float* numbers) {
-  Bits b;
-  __builtin_memcpy(&b, numbers, sizeof(b));
-  return b;
-}
-
-/// Adds numbers. Sixteen sums are added to in turn, in every instruction set.
-template <class T>
-[[gnu::always_inline]] inline void add_floats(const T* numbers, uint64_t count, float* columns,
-                                              FloatCounts& counts) {
-  constexpr int kLanes = 16, kVectors = kLanes / kFloats;
-  constexpr uint64_t kRun = 1u << 16;  // 32-bit counters suffice
-  for (uint64_t begin = 0; begin < count; begin += kRun) {
-    const uint64_t end = count - begin < kRun ? count : begin + kRun;
-    Floats energy[kVectors] = {}, amax[kVectors] = {};
-    Ints zeros[kVectors] = {}, negative[kVectors] = {};
-    uint64_t i = begin;
-    const auto add = [&](const T* from, float* column) __attribute__((always_inline)) {
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        const Bits bits = load_bits(from + v * kFloats), magnitude = bits & 0x7FFFFFFFu;
-        const auto x = (Floats)magnitude, square = x * x;
-        energy[v] += square;
-        amax[v] = x > amax[v] ? x : amax[v];
-        const Ints is_zero = magnitude == 0;
-        zeros[v] += is_zero;
-        negative[v] += ((Ints)bits >> 31) & ~is_zero;
-        Floats sums;
-        __builtin_memcpy(&sums, column + v * kFloats, kWidth);
-        sums += square;
-        __builtin_memcpy(column + v * kFloats, &sums, kWidth);
-      }
-    };
-    for (; i + kLanes <= end; i += kLanes) add(numbers + i, columns + i);
-    if (i < end) {  // zeros fill the last vectors
-      T last[kLanes] = {};
-      float column[kLanes] = {};
-      __builtin_memcpy(last, numbers + i, (end - i) * sizeof(T));
-      __builtin_memcpy(column, columns + i, (end - i) * sizeof(float));
-      add(last, column);
-      __builtin_memcpy(columns + i, column, (end - i) * sizeof(float));
-      counts.zeros -= static_cast<uint64_t>(kLanes) - (end - i);
-    }
-    float sums[kLanes], largest[kLanes];
-    int32_t zero[kLanes], minus[kLanes];
-    __builtin_memcpy(sums, energy, sizeof(sums));
-    __builtin_memcpy(largest, amax, sizeof(largest));
-    __builtin_memcpy(zero, zeros, sizeof(zero));
-    __builtin_memcpy(minus, negative, sizeof(minus));
-    for (int lane = 0; lane < kLanes; ++lane) {  // true is -1
-      counts.energy += static_cast<double>(sums[lane]);
-      counts.amax = largest[lane] > counts.amax ? largest[lane] : counts.amax;
-      counts.zeros += static_cast<uint64_t>(-zero[lane]);
-      counts.negative += static_cast<uint64_t>(-minus[lane]);
-    }
-  }
-}
-
-[[gnu::always_inline]] inline uint64_t sum_shorts(Word w) {
-  constexpr uint64_t kEven = 0x0000FFFF0000FFFFu;
-  const Word pairs = (w & kEven) + (w >> 16 & kEven);
-  return sum_lanes((pairs & 0xFFFFFFFFu) + (pairs >> 32));
-}
-
-/// Adds `kCount` bytes to columns and, by lanes, to those of the line.
-template <int kCount, class Wide>
-[[gnu::always_inline]] inline void add_bytes(const uint8_t* bytes, uint8_t least, uint16_t* sums,
-                                             uint16_t* counts, Wide& line_sums, Wide& line_counts) {
-  typedef uint8_t Narrow __attribute__((vector_size(kCount)));
-  Narrow stored;
-  __builtin_memcpy(&stored, bytes, kCount);
-  const Wide wide = __builtin_convertvector(stored, Wide);
-  const auto used = (Wide)(wide >= uint16_t{least});
-  const Wide some = wide & used, one = used & 1;
-  Wide column;
-  __builtin_memcpy(&column, sums, sizeof(Wide));
-  column += some;
-  __builtin_memcpy(sums, &column, sizeof(Wide));
-  __builtin_memcpy(&column, counts, sizeof(Wide));
-  column += one;
-  __builtin_memcpy(counts, &column, sizeof(Wide));
-  line_sums += some;
-  line_counts += one;
-}
-
-typedef uint16_t Shorts __attribute__((vector_size(kWidth)));
-typedef uint16_t EightShorts __attribute__((vector_size(16)));
-
-inline ByteSums bytes(const uint8_t* bytes, uint64_t count, uint8_t least, uint16_t* sums, uint16_t* counts) {
-  constexpr uint64_t kShorts = kWidth / 2, kRun = 256 * kShorts, kEight = 8;
-  ByteSums all;
-  uint64_t i = 0;
-  while (i + kShorts <= count) {
-    const uint64_t end = count - i < kRun ? count / kShorts * kShorts : i + kRun;
-    Shorts line_sums = {}, line_counts = {};
-    for (; i + kShorts <= end; i += kShorts)
-      add_bytes<kShorts>(bytes + i, least, sums + i, counts + i, line_sums, line_counts);
-    all.sum += sum_shorts((Word)line_sums);
-    all.count += sum_shorts((Word)line_counts);
-  }
-  EightShorts last_sums = {}, last_counts = {};
-  for (; i + kEight <= count; i += kEight)
-    add_bytes<kEight>(bytes + i, least, sums + i, counts + i, last_sums, last_counts);
-  for (uint64_t lane = 0; lane < kEight; ++lane) {
-    all.sum += last_sums[lane];
-    all.count += last_counts[lane];
-  }
-  for (; i < count; ++i) {
-    if (bytes[i] < least) continue;
-    all.sum += bytes[i];
-    ++all.count;
-    sums[i] = static_cast<uint16_t>(sums[i] + bytes[i]);
-    ++counts[i];
-  }
-  return all;
-}
-
-inline void bf16(const uint16_t* numbers, uint64_t count, float* columns, FloatCounts& counts) {
-  add_floats(numbers, count, columns, counts);
-}
-inline void f32(const float* numbers, uint64_t count, float* columns, FloatCounts& counts) {
-  add_floats(numbers, count, columns, counts);
 }
 
 }  // namespace counting

@@ -1,6 +1,7 @@
 #include "lib/base/names/weight_names.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "formats/dialect.h"
@@ -47,19 +48,23 @@ std::optional<size_t> find_other_format(std::span<const TensorInfo> tensors, siz
 
 /// Finds the same matrix under another family's name: "w1" beside "gate_proj". The family of the other name
 /// need not have such a block.
-std::optional<size_t> find_other_name(std::span<const TensorInfo> tensors, const WeightName& own) {
+std::optional<size_t> find_other_name(std::span<const TensorInfo> tensors, size_t i, const WeightName& own) {
   const auto name = parse_module_name(own.linear);
   if (!name || own.is_stack) return std::nullopt;
+  const std::string block = std::string(parent_of(own.linear)) + ".";
+  const Neighbours beside = find_neighbours(tensors, i, block);
   for (const NamingRule& rule : naming_rules()) {
     const char* leaf = name->projection == Projection::kGate ? rule.gate
                        : name->projection == Projection::kUp ? rule.up
                                                              : rule.down;
     if (leaf == nullptr || leaf == leaf_of(own.linear)) continue;
-    const std::string linear = std::string(parent_of(own.linear)) + "." + leaf;
+    const std::string linear = block + leaf;
+    const auto at = find_weight(beside.tensors, linear);
+    if (!at) continue;
     const auto other = parse_module_name(linear);
     const bool is_like = other && other->kind == name->kind && other->projection == name->projection;
     if (is_like && linear > own.linear) continue;  // the search for the other name finds this pair
-    if (const auto at = find_weight(tensors, linear)) return at;
+    return beside.first + *at;
   }
   return std::nullopt;
 }
@@ -170,6 +175,24 @@ std::optional<WeightName> weight_name(const TensorInfo& t) {
   return rank == 3 && is_stack_name(t.name) ? std::optional(WeightName{t.name, "", true}) : std::nullopt;
 }
 
+Neighbours find_neighbours(std::span<const TensorInfo> tensors, size_t i, std::string_view prefix) {
+  const auto has = [&](const TensorInfo& t) { return t.name.starts_with(prefix); };
+  // Steps double until they leave the neighbours.
+  size_t first = i, last = i, step = 1;
+  while (first >= step && has(tensors[first - step])) first -= step, step *= 2;
+  const size_t left = first - std::min(first, step);
+  first = static_cast<size_t>(std::partition_point(tensors.begin() + static_cast<std::ptrdiff_t>(left),
+                                                   tensors.begin() + static_cast<std::ptrdiff_t>(first),
+                                                   std::not_fn(has)) -
+                              tensors.begin());
+  step = 1;
+  while (tensors.size() - last > step && has(tensors[last + step])) last += step, step *= 2;
+  const size_t right = std::min(tensors.size(), last + step);
+  const auto end = std::partition_point(tensors.begin() + static_cast<std::ptrdiff_t>(last),
+                                        tensors.begin() + static_cast<std::ptrdiff_t>(right), has);
+  return {first, tensors.subspan(first, static_cast<size_t>(end - tensors.begin()) - first)};
+}
+
 std::optional<size_t> find_weight(std::span<const TensorInfo> tensors, const std::string& linear) {
   std::optional<size_t> found;
   if (!has_name_at(tensors, linear)) return found;
@@ -192,7 +215,7 @@ std::vector<SecondHome> find_second_homes(std::span<const TensorInfo> tensors) {
     if (!own) continue;
     if (const auto other = find_other_format(tensors, i, *own)) {
       found.push_back({i, *other, own->is_stack ? std::string(parent_of(own->linear)) : own->linear});
-    } else if (const auto alias = find_other_name(tensors, *own)) {
+    } else if (const auto alias = find_other_name(tensors, i, *own)) {
       found.push_back({i, *alias, std::string(parent_of(own->linear))});
     } else if (const auto part = find_part(tensors, *own)) {
       found.push_back({i, *part, std::string(parent_of(own->linear))});

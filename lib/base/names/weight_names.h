@@ -21,6 +21,13 @@ inline constexpr std::string_view kWeightSuffixes[] = {".weight", ".weight_packe
 /// Recognizes a tensor of weights by its name and rank. Returns nullopt if the name is not that of weights,
 /// or is that of a norm.
 std::optional<WeightName> weight_name(const TensorInfo& tensor);
+/// The tensors around position `i` whose names begin with `prefix`, as that of tensor `i` does. They are
+/// found faster than by a search among all, since they are few. `tensors` must be sorted by name.
+struct Neighbours {
+  size_t first = 0;  ///< position of the first of them
+  std::span<const TensorInfo> tensors;
+};
+Neighbours find_neighbours(std::span<const TensorInfo> tensors, size_t i, std::string_view prefix);
 /// The position of the weights of a linear, in any format. `tensors` must be sorted by name.
 std::optional<size_t> find_weight(std::span<const TensorInfo> tensors, const std::string& linear);
 

@@ -5,6 +5,7 @@
 
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
+#include "lib/lint/chunks/number_counts.h"
 
 namespace twofour {
 namespace {
@@ -49,7 +50,8 @@ bool is_candidate(uint8_t scale, uint8_t least) {
   return static_cast<uint8_t>(scale - 1) >= static_cast<uint8_t>(least - 1);
 }
 
-constexpr uint64_t kRun = 512;  ///< number of scales in one check of their range
+/// Number of scales in one check of their range, and in one of those parts in which some block may need one.
+constexpr uint64_t kRun = 512, kPart = 64;
 
 struct ByteRange {
   uint8_t low = 0xFF, high = 0;
@@ -135,11 +137,21 @@ void count_blocks(const uint8_t* codes, const uint8_t* scales, uint64_t count, u
   uint8_t least = next_scale(counts.amax);
   for (uint64_t at = 0; at < count; at += kRun) {
     const uint64_t end = std::min(count, at + kRun);
+    const auto most = static_cast<uint8_t>(std::min(least, kTop) - 1);
+    if (most >= kNormal && best_count_ops().are_within(scales + at, end - at, kNormal, most)) {
+      counts.blocks += end - at;
+      continue;  // nothing to count, and no larger number
+    }
     const ByteRange range = count_run(scales + at, end - at, first + at, counts);
     if (range.low > 0 && range.high < least) continue;
-    for (uint64_t i = at; i < end; ++i) {
-      if (is_candidate(scales[i], least))
-        count_candidate(load64(codes + 8 * i), scales[i], first + i, least, counts);
+    for (uint64_t part = at; part < end; part += kPart) {
+      const uint64_t part_end = std::min(end, part + kPart);
+      const auto below = static_cast<uint8_t>(least - 1);
+      if (below > 0 && best_count_ops().are_within(scales + part, part_end - part, 1, below)) continue;
+      for (uint64_t i = part; i < part_end; ++i) {
+        if (is_candidate(scales[i], least))
+          count_candidate(load64(codes + 8 * i), scales[i], first + i, least, counts);
+      }
     }
   }
 }

@@ -62,6 +62,21 @@ void FigureCounter::count_windows(std::span<const uint8_t> bytes, CodeCounts& co
   }
 }
 
+/// Takes what is counted of all lines at once.
+void FigureCounter::take_piece(std::span<const uint8_t> bytes, std::span<const uint8_t> scales) {
+  const CountOps& ops = best_count_ops();
+  float_lines_.clear();
+  if (plan_.scale_bytes > 0) {
+    ops.histogram(scales.data(), scales.size(), scale_bytes_.data());
+    if (!plan_.k_outer) take_scales(scales);
+  } else if (plan_.kind == NumberKind::kE8m0) {
+    ops.histogram(bytes.data(), bytes.size(), numbers_.data());
+    if (plan_.scale_columns > 0) take_exponents(bytes);
+  } else if (plan_.kind == NumberKind::kBf16) {
+    take_halves(bytes);
+  }
+}
+
 void FigureCounter::take_run(std::span<const uint8_t> bytes, const uint8_t* scales) {
   if (plan_.kind == NumberKind::kE4m3) {
     Fp8Counts counts;
@@ -69,7 +84,7 @@ void FigureCounter::take_run(std::span<const uint8_t> bytes, const uint8_t* scal
     add_fp8(counts, chunk_);
     full_ += counts.full;
     next_full_ += counts.next;
-  } else if (is_bytes()) {
+  } else if (plan_.kind == NumberKind::kInt8) {
     bytes_.add(bytes);
   }
   if (!is_codes()) return;
@@ -82,9 +97,11 @@ void FigureCounter::take_run(std::span<const uint8_t> bytes, const uint8_t* scal
   if (in_windows || not_full >= kFewNotFull) count_windows(bytes, counts);
   add_codes(plan_.kind, counts, chunk_);
   if (plan_.scale_bytes == 0) return;
-  scale_counts_.add({scales, bytes.size() / 8});
   if (plan_.k_outer) count_k_outer(bytes, counts);
   const uint64_t blocks = bytes.size() / 8;
+  if (!plan_.k_outer)
+    chunk_.tiny_scales += static_cast<uint64_t>(
+        std::count_if(scales, scales + blocks, [](uint8_t s) { return s < kTinyScale; }));
   blocks_ += blocks;
   zero_blocks_ += counts.zero_blocks;
   full_blocks_ += counts.full_blocks;
@@ -161,19 +178,31 @@ void FigureCounter::take_dead_blocks(std::span<const uint8_t> codes, const uint8
   }
 }
 
-/// Counts block scales, and adds their bytes, which grow with their logarithms, by rows and by columns. Those
-/// of blocks of zeros are left out.
-void FigureCounter::take_scales(const uint8_t* scales) {
-  const uint64_t count = plan_.scale_bytes;
-  if (plan_.k_outer) return;
-  column_parts_.resize(2 * count);
-  const ByteSums line =
-      best_count_ops().bytes(scales, count, kTinyScale, column_parts_.data(), column_parts_.data() + count);
-  chunk_.tiny_scales += count - line.count;
-  if (++column_lines_ == kMostLines) add_column_parts();
-  row_sums_.push_back(line.count > 0
-                          ? static_cast<float>(line.sum) / static_cast<float>(line.count) / kCodesInOctave
-                          : -INFINITY);
+/// Adds bytes to the columns from `column` on. Returns the sums of the lines.
+std::span<const ByteSums> FigureCounter::add_bytes(const uint8_t* bytes, uint64_t count, uint64_t lines,
+                                                   uint8_t least, uint64_t columns, uint64_t column) {
+  column_parts_.resize(2 * columns);
+  byte_lines_.assign(lines, {});
+  best_count_ops().bytes(bytes, count, lines, least, column_parts_.data() + column,
+                         column_parts_.data() + columns + column, byte_lines_.data());
+  column_lines_ += static_cast<int>(lines);
+  if (column_lines_ == kMostLines) add_column_parts();
+  return byte_lines_;
+}
+
+/// Adds the bytes of block scales, which grow with their logarithms, by rows and by columns. Those of blocks
+/// of zeros are left out.
+void FigureCounter::take_scales(std::span<const uint8_t> scales) {
+  const uint64_t count = plan_.scale_bytes, lines = scales.size() / count;
+  for (uint64_t at = 0; at < lines;) {
+    const uint64_t some = std::min<uint64_t>(lines - at, static_cast<uint64_t>(kMostLines - column_lines_));
+    for (const ByteSums& line : add_bytes(&scales[at * count], count, some, kTinyScale, count, 0)) {
+      row_sums_.push_back(line.count > 0
+                              ? static_cast<float>(line.sum) / static_cast<float>(line.count) / kCodesInOctave
+                              : -INFINITY);
+    }
+    at += some;
+  }
 }
 
 void FigureCounter::add_column_parts() {
@@ -190,33 +219,58 @@ void FigureCounter::add_column_parts() {
   column_lines_ = 0;
 }
 
-void FigureCounter::take_floats(std::span<const uint8_t> bytes, bool is_sampled) {
+/// Counts lines of BF16.
+void FigureCounter::take_halves(std::span<const uint8_t> bytes) {
+  const uint64_t lines = bytes.size() / plan_.line_bytes, count = plan_.line_bytes / 2;
+  const auto* numbers = reinterpret_cast<const uint16_t*>(bytes.data());
+  float_lines_.resize(lines + 1);
+  if (has_float_rows()) column_sums_.resize(count);
+  float* const columns = has_float_rows() ? column_sums_.data() : nullptr;
+  best_count_ops().bf16(numbers, count, lines, columns, float_lines_.data());
+  // Only the last line of a tensor without rows is shorter.
+  const uint64_t rest = bytes.size() / 2 - lines * count;
+  if (rest > 0) best_count_ops().bf16(numbers + lines * count, rest, 1, nullptr, &float_lines_[lines]);
+  half_range_ = {};
+  for (const FloatCounts& line : float_lines_) {
+    half_range_.least = std::min(half_range_.least, line.range.least);
+    half_range_.most = std::max(half_range_.most, line.range.most);
+    half_range_.bits = static_cast<uint16_t>(half_range_.bits | line.range.bits);
+  }
+}
+
+/// `counts` are those of a line of BF16.
+void FigureCounter::take_floats(std::span<const uint8_t> bytes, const FloatCounts* counts, bool is_sampled) {
   const auto width = static_cast<uint64_t>(width_of(plan_.kind));
   const uint64_t count = bytes.size() / width;
   const bool has_rows = has_float_rows();
-  std::vector<float>& columns = has_rows ? column_sums_ : spare_;
-  columns.resize(count);
   const auto widen = [&] {
     floats_.resize(count);
     to_floats(type_of(plan_.kind), bytes.data(), floats_);
   };
+  const uint64_t first = next_ * plan_.line_bytes / width;
+  const CountOps& ops = best_count_ops();
   FloatCounts line;
-  if (plan_.kind == NumberKind::kBf16) {
-    best_count_ops().bf16(reinterpret_cast<const uint16_t*>(bytes.data()), count, columns.data(), line);
+  if (counts != nullptr) {
+    line = *counts;
+    if (plan_.is_scale)
+      take_levels(reinterpret_cast<const uint16_t*>(bytes.data()), count, first, ops.bf16_levels);
   } else {
+    std::vector<float>& columns = has_rows ? column_sums_ : spare_;
+    columns.resize(count);
     widen();
-    best_count_ops().f32(floats_.data(), count, columns.data(), line);
+    ops.f32(floats_.data(), count, columns.data(), line);
+    if (plan_.is_scale) take_levels(floats_.data(), count, first, ops.f32_levels);
   }
   // Squares below kSmallest lose bits. NaN or infinity spoils the sum.
   constexpr double kSmallest = 0x1p-120;
   const bool is_exact = std::isfinite(line.energy) && line.energy >= kSmallest;
-  if (is_sampled || plan_.is_scale || is_grid_ || !is_exact) {
+  const bool may_be_grid = has_rows && is_grid_;
+  if (is_sampled || may_be_grid || !is_exact) {
     widen();
-    is_grid_ = is_grid_ && are_on_grid(floats_);
+    if (may_be_grid) is_grid_ = are_on_grid(floats_);
     if (is_sampled) {
       for (const float x : floats_) ++numbers_[std::bit_cast<uint32_t>(x) >> 23 & 0xFF];
     }
-    if (plan_.is_scale) take_scale_floats(floats_, next_ * plan_.line_bytes / width);
     if (!is_exact) {
       const FloatCounts finite = sum_finite(floats_);
       line.energy = finite.energy;
@@ -236,78 +290,63 @@ void FigureCounter::take_floats(std::span<const uint8_t> bytes, bool is_sampled)
   lone_line_ = next_;
 }
 
-/// Calls `work(row, column, begin, count)` for the parts of rows among `count` scales from `first` on.
-template <class Work>
-void FigureCounter::for_each_row(uint64_t first, uint64_t count, const Work& work) {
-  const uint64_t width = plan_.scale_columns;
-  row_sums_.resize(std::max<size_t>(row_sums_.size(), (first + count + width - 1) / width));
+/// Adds E8M0 exponents by rows and columns, without zeros.
+void FigureCounter::take_exponents(std::span<const uint8_t> bytes) {
+  const uint64_t width = plan_.scale_columns, first = next_ * plan_.line_bytes;
+  row_sums_.resize(std::max<size_t>(row_sums_.size(), (first + bytes.size() + width - 1) / width));
   row_counts_.resize(row_sums_.size());
+  for (uint64_t at = 0; at < bytes.size();) {
+    // The first row and the last one may be in several pieces.
+    const uint64_t row = (first + at) / width, column = (first + at) % width, left = bytes.size() - at;
+    const bool is_whole = column == 0 && left >= width;
+    const uint64_t count = is_whole ? width : std::min(width - column, left);
+    const uint64_t rows =
+        is_whole ? std::min<uint64_t>(left / width, static_cast<uint64_t>(kMostLines - column_lines_)) : 1;
+    const std::span<const ByteSums> sums = add_bytes(&bytes[at], count, rows, 1, width, column);
+    for (uint64_t i = 0; i < rows; ++i) {
+      row_sums_[row + i] += static_cast<float>(sums[i].sum) - kE8m0Bias * static_cast<float>(sums[i].count);
+      row_counts_[row + i] += static_cast<uint32_t>(sums[i].count);
+    }
+    at += rows * count;
+  }
+}
+
+/// Adds the logarithms of scales from `first` on: to eighths of octaves by rows and columns, which is enough
+/// to compare these.
+template <class T, class Add>
+void FigureCounter::take_levels(const T* scales, uint64_t count, uint64_t first, const Add& add) {
+  constexpr uint64_t kMost = LogSums::kMostFactors / 2 * LogSums::kLanes;
+  const uint64_t width = plan_.scale_columns;
+  if (width > 0) {
+    column_sums_.resize(width);
+    column_counts_.resize(width);
+    row_sums_.resize(std::max<size_t>(row_sums_.size(), (first + count + width - 1) / width));
+    row_counts_.resize(row_sums_.size());
+  }
   for (uint64_t at = 0; at < count;) {
-    const uint64_t row = (first + at) / width, column = (first + at) % width,
-                   some = std::min(width - column, count - at);
-    work(row, column, at, some);
+    const uint64_t column = width > 0 ? (first + at) % width : 0;
+    const uint64_t some = std::min({kMost, count - at, width > 0 ? width - column : count});
+    const auto factors = static_cast<int>((some + LogSums::kLanes - 1) / LogSums::kLanes);
+    if (factors_ + factors > LogSums::kMostFactors) end_logs();
+    factors_ += factors;
+    LevelSums line;
+    add(&scales[at], some, width > 0 ? &column_sums_[column] : nullptr,
+        width > 0 ? &column_counts_[column] : nullptr, line, logs_);
+    if (width > 0) {
+      const uint64_t row = (first + at) / width;
+      row_sums_[row] += static_cast<float>(line.eighths) / 8;
+      row_counts_[row] += static_cast<uint32_t>(line.count);
+    }
     at += some;
   }
 }
 
-/// Adds E8M0 exponents by rows and columns, without zeros.
-void FigureCounter::take_exponents(std::span<const uint8_t> bytes) {
-  column_parts_.resize(2 * plan_.scale_columns);
-  for_each_row(next_ * plan_.line_bytes, bytes.size(),
-               [&](uint64_t row, uint64_t column, uint64_t at, uint64_t count) {
-                 const ByteSums line =
-                     best_count_ops().bytes(&bytes[at], count, 1, column_parts_.data() + column,
-                                            column_parts_.data() + plan_.scale_columns + column);
-                 row_sums_[row] += static_cast<float>(line.sum) - kE8m0Bias * static_cast<float>(line.count);
-                 row_counts_[row] += static_cast<uint32_t>(line.count);
-                 if (++column_lines_ == kMostLines) add_column_parts();
-               });
-}
-
-void FigureCounter::take_scale_floats(std::span<const float> scales, uint64_t first) {
-  constexpr int kMantissa = 23,
-                kLevelBits = kMantissa - 3;  // eighths of octaves are enough to compare levels
-  constexpr int32_t kLeast = 8, kMost = 0xFF * 8, kBias = 127 * 8;
-  constexpr uint32_t kOne = 0x3F800000u, kMantissaBits = 0x007FFFFFu;
-  // The logarithm of a product of mantissas is the sum of their logarithms.
-  constexpr size_t kLanes = 8, kFactors = 512 * kLanes;
-  for (size_t begin = 0; begin < scales.size(); begin += kFactors) {
-    const size_t end = std::min(scales.size(), begin + kFactors);
-    std::array<double, kLanes> products;
-    products.fill(1);
-    int64_t exponents = 0;
-    for (size_t i = begin; i < end; ++i) {
-      const uint32_t bits = std::bit_cast<uint32_t>(scales[i]) & 0x7FFFFFFFu;
-      const auto exponent = static_cast<int>(bits >> kMantissa);
-      const bool is_used = exponent != 0 && exponent != 0xFF;
-      exponents += is_used ? exponent - kBias / 8 : 0;
-      products[i % kLanes] *= double{std::bit_cast<float>(kOne | (is_used ? bits & kMantissaBits : 0))};
-    }
-    octaves_ += static_cast<double>(exponents);
-    for (const double product : products) octaves_ += std::log2(product);
-  }
-  if (plan_.scale_columns == 0) return;
-  column_sums_.resize(plan_.scale_columns);
-  column_counts_.resize(plan_.scale_columns);
-  for_each_row(first, scales.size(), [&](uint64_t row, uint64_t column, uint64_t at, uint64_t count) {
-    int32_t sum = 0;
-    uint32_t used = 0;
-    const float* const from = &scales[at];
-    float* const sums = &column_sums_[column];
-    uint32_t* const counts = &column_counts_[column];
-#pragma omp simd reduction(+ : sum, used)
-    for (uint64_t i = 0; i < count; ++i) {
-      const auto level = static_cast<int32_t>((std::bit_cast<uint32_t>(from[i]) & 0x7FFFFFFFu) >> kLevelBits);
-      const bool is_used = level >= kLeast && level < kMost;
-      const int32_t eighths = is_used ? level - kBias : 0;
-      sum += eighths;
-      used += is_used;
-      sums[i] += static_cast<float>(eighths) / 8;
-      counts[i] += is_used;
-    }
-    row_sums_[row] += static_cast<float>(sum) / 8;
-    row_counts_[row] += used;
-  });
+void FigureCounter::end_logs() {
+  if (factors_ == 0) return;
+  octaves_ += static_cast<double>(logs_.exponents);
+  for (const double product : logs_.products) octaves_ += std::log2(product);
+  logs_ = {};
+  factors_ = 0;
 }
 
 }  // namespace twofour

@@ -139,14 +139,31 @@ bool FigureCounter::is_torn(std::span<const uint8_t> bytes, uint64_t begin, uint
   return has_run() && is_unlikely_run(plan_.kind, bytes.subspan(begin, size));
 }
 
+/// Hashes the lines of the next chunk, and fetches the places of the table in which they will be looked up.
+void FigureCounter::hash_lines(std::span<const uint8_t> bytes) {
+  hashes_.clear();
+  for (uint64_t begin = 0; begin < std::min(Chunk::kBytes, bytes.size()); begin += plan_.line_bytes) {
+    const uint64_t hash =
+        hash_bytes_64(bytes.subspan(begin, std::min(plan_.line_bytes, bytes.size() - begin)));
+    if (!seen_.empty()) __builtin_prefetch(&seen_[hash >> 32 & (seen_.size() - 1)]);
+    hashes_.push_back(hash);
+  }
+}
+
 void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t> scales) {
   const uint64_t count = plan_.line_bytes > 0 ? (bytes.size() + plan_.line_bytes - 1) / plan_.line_bytes : 0;
   if (next_ == 0 && lines_ == 0 && plan_.scale_bytes > 0) measure_order(scales);
-  uint64_t run_begin = 0;
+  take_piece(bytes, scales);
+  uint64_t run_begin = 0, hashed = 0;  // the first hashed line
+  hashes_.clear();
   for (uint64_t i = 0; i < count; ++i, ++next_, ++lines_) {
     const uint64_t begin = i * plan_.line_bytes;
     const auto line = bytes.subspan(begin, std::min(plan_.line_bytes, bytes.size() - begin));
-    const uint64_t codes = hash_bytes_64(line);
+    if (i == hashed + hashes_.size()) {
+      hash_lines(bytes.subspan(begin));
+      hashed = i;
+    }
+    const uint64_t codes = hashes_[i - hashed];
     const uint64_t place = (next_ + 1) * kGolden;
     uint64_t hash = codes;
     if (plan_.scale_bytes > 0) {
@@ -178,7 +195,7 @@ void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t>
       }
     }
     last_codes_ = codes;
-    take_line(line, scales.data() + i * plan_.scale_bytes);
+    take_line(line, scales.data() + i * plan_.scale_bytes, float_lines_.empty() ? nullptr : &float_lines_[i]);
     if (chunk_.lines++ == 0) chunk_.first_line = next_;
     if (chunk_.lines * plan_.line_bytes < Chunk::kBytes && i + 1 < count) continue;
     // All lines of a chunk are counted at once.
@@ -199,7 +216,7 @@ void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t>
 
 void FigureCounter::end_chunk() {
   if (chunk_.lines == 0 || plan_.kind == NumberKind::kUnknown) return;
-  if (is_bytes() && plan_.kind != NumberKind::kE4m3) bytes_.move_to(plan_.kind, chunk_, numbers_);
+  if (plan_.kind == NumberKind::kInt8) bytes_.move_to(plan_.kind, chunk_, numbers_);
   for (size_t c = 0; is_codes() && c < chunk_.classes.size(); ++c) numbers_[c] += chunk_.classes[c];
   counted_ += chunk_.numbers;
   zeros_ += chunk_.zeros;
@@ -213,21 +230,24 @@ void FigureCounter::finish() {
     Chunk sampled;
     bytes_.move_to(plan_.kind, sampled, numbers_);
   }
-  if (plan_.kind == NumberKind::kE8m0) add_column_parts();
-  if (plan_.scale_bytes == 0) return;
-  Chunk scales;
-  scale_counts_.move_to(NumberKind::kE4m3, scales, scale_bytes_);
-  if (!plan_.k_outer) add_column_parts();
+  if (plan_.kind == NumberKind::kE8m0) {
+    for (size_t b = 0; b < numbers_.size(); ++b) {
+      counted_ += numbers_[b];
+      if (b >= 0x80) negative_ += numbers_[b];
+    }
+    zeros_ += numbers_[0];
+  }
+  const bool has_scale_bytes = plan_.scale_bytes > 0 && !plan_.k_outer;
+  if (has_scale_bytes || plan_.kind == NumberKind::kE8m0) add_column_parts();
+  end_logs();
 }
 
 bool FigureCounter::is_codes() const {
   return plan_.kind == NumberKind::kE2m1 || plan_.kind == NumberKind::kInt4;
 }
-bool FigureCounter::is_bytes() const {
-  return !is_codes() && plan_.kind != NumberKind::kUnknown && width_of(plan_.kind) == 1;
-}
 
-void FigureCounter::take_line(std::span<const uint8_t> bytes, const uint8_t* scales) {
+void FigureCounter::take_line(std::span<const uint8_t> bytes, const uint8_t* scales,
+                              const FloatCounts* floats) {
   if (plan_.kind == NumberKind::kUnknown) return;
   const bool is_sampled = next_ == sample_;
   if (is_sampled) sample_ = plan_.next_sampled(next_ + 1);
@@ -235,11 +255,9 @@ void FigureCounter::take_line(std::span<const uint8_t> bytes, const uint8_t* sca
     take_columns(bytes.data());
     if (!plan_.is_scale) sums_.echo_lines += is_echo(bytes);
   }
-  if (plan_.kind == NumberKind::kE8m0 && plan_.scale_columns > 0) take_exponents(bytes);
-  if (width_of(plan_.kind) > 1) take_floats(bytes, is_sampled);
+  if (width_of(plan_.kind) > 1) take_floats(bytes, floats, is_sampled);
   if (plan_.kind == NumberKind::kE4m3 && is_sampled) bytes_.add(bytes);
   if (plan_.scale_bytes == 0) return;
-  take_scales(scales);
   // In most lines, the first two scales differ.
   sums_.flat_scale_lines +=
       plan_.scale_bytes == 1 ||
@@ -251,13 +269,16 @@ void FigureCounter::take_line(std::span<const uint8_t> bytes, const uint8_t* sca
 bool FigureCounter::is_echo(std::span<const uint8_t> bytes) const {
   constexpr size_t kFewNumbers = 16;
   const auto width = static_cast<size_t>(width_of(plan_.kind));
-  if (bytes.size() < kFewNumbers * width || bytes.size() % (2 * width) != 0 ||
-      is_zero_line(plan_.kind, bytes))
-    return false;
+  if (bytes.size() < kFewNumbers * width || bytes.size() % (2 * width) != 0) return false;
   const auto half = bytes.subspan(bytes.size() / 2);  // at least eight bytes
-  if (word_of(bytes.data()) == word_of(half.data()) &&
-      std::memcmp(bytes.data(), half.data(), half.size()) == 0)
-    return true;
+  // The first eight bytes are enough for most lines.
+  const uint64_t first = word_of(bytes.data());
+  const uint64_t odd = first ^ first >> (8 * width);
+  const uint64_t unequal = odd & (width == 1   ? 0x00FF00FF00FF00FFu
+                                  : width == 2 ? 0x0000FFFF0000FFFFu
+                                               : 0xFFFFFFFFu);
+  if ((first != word_of(half.data()) && unequal != 0) || is_zero_line(plan_.kind, bytes)) return false;
+  if (first == word_of(half.data()) && std::memcmp(bytes.data(), half.data(), half.size()) == 0) return true;
   for (size_t i = 0; i < bytes.size(); i += 2 * width) {
     if (std::memcmp(&bytes[i], &bytes[i + width], width) != 0) return false;
   }

@@ -140,6 +140,8 @@ class FigureCounter {
   /// Adds whole lines, each with `line_bytes` of codes or values. Only the last line of a matrix without rows
   /// may be shorter. `scales` is [lines, scale_bytes].
   void add(std::span<const uint8_t> bytes, std::span<const uint8_t> scales);
+  /// Returns the range of the numbers that were added last; nullptr: they are not BF16.
+  const HalfRange* half_range() const { return float_lines_.empty() ? nullptr : &half_range_; }
   /// Ends the last chunk. Nothing may be added afterwards.
   void finish();
   /// Adds a magnitude from a check that covers the whole matrix.
@@ -152,20 +154,25 @@ class FigureCounter {
   MatrixFigures figures() const;
 
  private:
-  void take_line(std::span<const uint8_t> bytes, const uint8_t* scales);
+  void hash_lines(std::span<const uint8_t> bytes);
+  void take_piece(std::span<const uint8_t> bytes, std::span<const uint8_t> scales);
+  void take_line(std::span<const uint8_t> bytes, const uint8_t* scales, const FloatCounts* floats);
   void end_chunk();
   void add_column_parts();
   void count_k_outer(std::span<const uint8_t> bytes, CodeCounts& counts) const;
   void count_windows(std::span<const uint8_t> bytes, CodeCounts& counts);
   void take_run(std::span<const uint8_t> bytes, const uint8_t* scales);
   void take_energies(const uint8_t* codes, const uint8_t* scales);
-  void take_scales(const uint8_t* scales);
-  template <class Work>
-  void for_each_row(uint64_t first, uint64_t count, const Work& work);
+  void take_scales(std::span<const uint8_t> scales);
   void take_exponents(std::span<const uint8_t> bytes);
-  void take_scale_floats(std::span<const float> scales, uint64_t first);
+  std::span<const ByteSums> add_bytes(const uint8_t* bytes, uint64_t count, uint64_t lines, uint8_t least,
+                                      uint64_t columns, uint64_t column);
+  template <class T, class Add>
+  void take_levels(const T* scales, uint64_t count, uint64_t first, const Add& add);
+  void end_logs();
   void take_columns(const uint8_t* bytes);
-  void take_floats(std::span<const uint8_t> bytes, bool is_sampled);
+  void take_halves(std::span<const uint8_t> bytes);
+  void take_floats(std::span<const uint8_t> bytes, const FloatCounts* counts, bool is_sampled);
   void take_dead_blocks(std::span<const uint8_t> codes, const uint8_t* scales);
   void measure_order(std::span<const uint8_t> scales);
   bool is_new(uint64_t hash);
@@ -174,7 +181,6 @@ class FigureCounter {
   uint64_t hash_in_order() const;
   bool has_float_rows() const;
   bool is_codes() const;
-  bool is_bytes() const;
   void count_columns(MatrixFigures& figures) const;
   void judge_levels(MatrixFigures& figures) const;
   void judge_dead_blocks(MatrixFigures& figures) const;
@@ -196,9 +202,9 @@ class FigureCounter {
   uint64_t seen_count_ = 0;
   std::optional<Pieces> pieces_, scale_pieces_;
   Looks looks_{}, scale_looks_{true};
-  std::vector<uint8_t> columns_;     ///< all lines of codes, combined by a bitwise or
-  bool columns_used_ = false;        ///< every column is known to have a code that is not zero
-  ByteCounts bytes_, scale_counts_;  ///< bytes, and block scales, of the current chunk
+  std::vector<uint8_t> columns_;  ///< all lines of codes, combined by a bitwise or
+  bool columns_used_ = false;     ///< every column is known to have a code that is not zero
+  ByteCounts bytes_;              ///< bytes of the current chunk
   Chunk chunk_{};
   std::vector<Chunk> chunks_;
   /// Number of numbers for each byte or code or, of the sampled lines of floats, for each exponent. Of FP8,
@@ -229,6 +235,13 @@ class FigureCounter {
   /// longest run, and the number of all such blocks.
   uint64_t run_ = 0, run_first_ = 0, run_scales_ = 0, best_run_scales_ = 0, dead_blocks_ = 0;
   std::vector<float> floats_, spare_;
+  /// Of the lines that are being added: hashes of those of a chunk; counts of BF16; sums of scales.
+  std::vector<uint64_t> hashes_;
+  std::vector<FloatCounts> float_lines_;
+  HalfRange half_range_{};
+  std::vector<ByteSums> byte_lines_;
+  LogSums logs_{};  ///< of scales in floats
+  int factors_ = 0;
 };
 
 }  // namespace twofour

@@ -12,6 +12,10 @@
 namespace twofour {
 namespace {
 
+HalfRange range_of_halves(const uint8_t* bytes, uint64_t count) {
+  return best_count_ops().halves(reinterpret_cast<const uint16_t*>(bytes), count);
+}
+
 /// Counts elements in which all bits of `mask` are set: the exponent of NaN and infinity. Also counts
 /// elements whose magnitude is `huge` or more.
 template <class T>
@@ -33,6 +37,11 @@ void count_all_ones(uint64_t offset, std::span<const uint8_t> bytes, T mask, T m
         counts.largest = std::max(counts.largest, most);
         if (most < huge) continue;
       }
+    }
+    if constexpr (sizeof(T) == 2) {  // BF16 and F16: no bit is between the mask and the sign
+      const HalfRange range = range_of_halves(&bytes[2 * begin], end - begin);
+      counts.any = counts.any || range.most != 0;
+      if (range.most < huge) continue;
     }
     T largest = 0, bits = 0;
     for (uint64_t i = begin; i < end; ++i) {
@@ -59,14 +68,23 @@ template <class T>
 void count_no_scales(const TensorScan& scan, uint64_t offset, std::span<const uint8_t> bytes, T exponent,
                      TensorCounts& counts) {
   constexpr T kSign = static_cast<T>(T{1} << (8 * sizeof(T) - 1));
-  for (uint64_t i = 0; i < bytes.size() / sizeof(T); ++i) {
-    T value;
-    std::memcpy(&value, &bytes[i * sizeof(T)], sizeof(T));
-    const uint64_t at = offset / sizeof(T) + i;
-    if (value == 0 || value == kSign) {
-      if (counts.zero++ == 0) counts.first_zero = at;
-    } else if (!scan.scales_integers && value > kSign && (value & exponent) != exponent) {
-      if (counts.negative++ == 0) counts.first_negative = at;
+  constexpr uint64_t kStep = 4096;
+  const uint64_t count = bytes.size() / sizeof(T);
+  for (uint64_t begin = 0; begin < count; begin += kStep) {
+    const uint64_t end = std::min(count, begin + kStep);
+    if constexpr (sizeof(T) == 2) {
+      const HalfRange range = range_of_halves(&bytes[2 * begin], end - begin);
+      if (range.least > 0 && (scan.scales_integers || (range.bits & kSign) == 0)) continue;
+    }
+    for (uint64_t i = begin; i < end; ++i) {
+      T value;
+      std::memcpy(&value, &bytes[i * sizeof(T)], sizeof(T));
+      const uint64_t at = offset / sizeof(T) + i;
+      if (value == 0 || value == kSign) {
+        if (counts.zero++ == 0) counts.first_zero = at;
+      } else if (!scan.scales_integers && value > kSign && (value & exponent) != exponent) {
+        if (counts.negative++ == 0) counts.first_negative = at;
+      }
     }
   }
 }
@@ -275,7 +293,15 @@ TensorScan plan_tensor_scan(const LintInput& s, size_t tensor) {
 }
 
 void scan_bytes(const TensorScan& scan, uint64_t offset, std::span<const uint8_t> bytes,
-                TensorCounts& counts) {
+                const HalfRange* range, TensorCounts& counts) {
+  constexpr uint16_t kHuge = (127 + 64) << 7, kSign = 0x8000;  // 2^64
+  const bool is_sound =
+      scan.check == TensorCheck::kBf16 && range != nullptr && range->most < kHuge &&
+      (!scan.scaled || (range->least > 0 && (scan.scales_integers || (range->bits & kSign) == 0)));
+  if (is_sound) {
+    counts.any = counts.any || range->most != 0;
+    return;
+  }
   switch (scan.check) {
     case TensorCheck::kNone:
       counts.any = true;

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "formats/layouts/part_map.h"
+#include "kernels/numbers/count_ops.h"
 #include "lib/lint/bytes/blocks.h"
 #include "lib/lint/bytes/input.h"
 
@@ -51,9 +52,10 @@ struct TensorScan {
 /// Returns the scan for a tensor of `input`. A part of an artifact is scanned by the map of input.layout.
 TensorScan plan_tensor_scan(const LintInput& input, size_t tensor);
 
-/// Checks `bytes`, which begin at `offset`. The offset is a multiple of scan.unit.
+/// Checks `bytes`, which begin at `offset`. The offset is a multiple of scan.unit. `range` is that of BF16
+/// numbers if it is known: the bytes are read only if it shows a fault.
 void scan_bytes(const TensorScan& scan, uint64_t offset, std::span<const uint8_t> bytes,
-                TensorCounts& counts);
+                const HalfRange* range, TensorCounts& counts);
 
 /// True if BF16 numbers are likely the bytes of others in another order, or shifted by one byte: the lower
 /// byte has the exponents of weights.

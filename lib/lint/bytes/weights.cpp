@@ -218,10 +218,10 @@ class WeightLint {
       buffer.resize(std::max(buffer.size(), count));
       const std::span<uint8_t> bytes(buffer.data(), count);
       s_.read(job.tensor, at, bytes);
-      TensorCounts own;
-      scan_bytes(scan, at, bytes, own);
       if (hash) hash->update(bytes);
       counter.add(bytes, {});
+      TensorCounts own;
+      scan_bytes(scan, at, bytes, counter.half_range(), own);
       if (plan.kind == NumberKind::kE4m3 && !e4m3_is_nan(own.largest))
         counter.note_amax(double{e4m3_to_float(own.largest)});
       counts += own;

@@ -18,17 +18,29 @@ Pieces::Pieces(uint64_t bytes, uint64_t piece) : piece_(piece) {
 }
 
 void Pieces::add(uint64_t offset, std::span<const uint8_t> bytes) {
+  constexpr uint64_t kTogether = 32;
   next_ = std::max(next_, (offset + piece_ - 1) / piece_ * piece_);
-  for (; next_ + kLooked <= offset + bytes.size(); next_ += piece_) take(next_, &bytes[next_ - offset]);
+  while (next_ + kLooked <= offset + bytes.size()) {
+    // The places of several pieces in the table are fetched at the same time.
+    uint64_t hashes[kTogether], at[kTogether], count = 0;
+    for (uint64_t i = 0; i < kTogether && next_ + kLooked <= offset + bytes.size(); ++i, next_ += piece_) {
+      const uint8_t* const from = &bytes[next_ - offset];
+      const uint64_t a = word_of(from), b = word_of(from + 8);
+      // Zeros and constants repeat by nature.
+      if ((a & kCodeBits) == 0 || (b & kCodeBits) == 0 || a == b) continue;
+      uint64_t hash = (a ^ std::rotl(b, 29)) * 0x9E3779B97F4A7C15u;
+      hash ^= hash >> 32;
+      hash *= 0xBF58476D1CE4E5B9u;
+      __builtin_prefetch(&table_[(hash >> 8) & (table_.size() - 1)]);
+      hashes[count] = hash;
+      at[count++] = next_;
+    }
+    for (uint64_t i = 0; i < count; ++i) take(at[i], hashes[i]);
+  }
 }
 
-void Pieces::take(uint64_t offset, const uint8_t* bytes) {
-  const uint64_t a = word_of(bytes), b = word_of(bytes + 8);
-  if ((a & kCodeBits) == 0 || (b & kCodeBits) == 0 || a == b) return;  // zeros and constants repeat by nature
+void Pieces::take(uint64_t offset, uint64_t hash) {
   ++count_;
-  uint64_t hash = (a ^ std::rotl(b, 29)) * 0x9E3779B97F4A7C15u;
-  hash ^= hash >> 32;
-  hash *= 0xBF58476D1CE4E5B9u;
   const auto tag = std::max<uint32_t>(1, static_cast<uint32_t>(hash >> 32));
   size_t at = (hash >> 8) & (table_.size() - 1);
   while (table_[at].tag != 0 && table_[at].tag != tag) at = (at + 1) & (table_.size() - 1);

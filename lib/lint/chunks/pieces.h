@@ -25,7 +25,7 @@ class Pieces {
   double repeated_share() const;  ///< share of pieces that are equal to an earlier one
 
  private:
-  void take(uint64_t offset, const uint8_t* bytes);
+  void take(uint64_t offset, uint64_t hash);
 
   uint64_t piece_;
   struct Entry {

@@ -55,9 +55,11 @@ std::optional<WeightName> codes_at(const TensorInfo& t) {
 }
 
 /// Returns the suffixes of the scales that the reader of these codes uses, from the first row of the dialects
-/// that matches. Empty: no row matches, and the scales are unknown.
-std::vector<std::string_view> scales_of(const TensorAccess& access, const WeightName& codes, DType type) {
-  const auto find = [&](const char* suffix) { return find_tensor(access.tensors, codes.linear + suffix); };
+/// that matches. Empty: no row matches, and the scales are unknown. `beside` are the tensors beside the
+/// codes.
+std::vector<std::string_view> scales_of(std::span<const TensorInfo> beside, const WeightName& codes,
+                                        DType type) {
+  const auto find = [&](const char* suffix) { return find_tensor(beside, codes.linear + suffix); };
   if (type == DType::kU8) {
     for (const Nvfp4Dialect& d : nvfp4_dialects()) {
       if (d.codes == codes.suffix && find(d.block_scale) && find(d.global_scale))
@@ -67,7 +69,7 @@ std::vector<std::string_view> scales_of(const TensorAccess& access, const Weight
   for (const WeightDialect& d : weight_dialects()) {
     if (d.scale == nullptr || d.weight != codes.suffix || !d.weight_types.has(type)) continue;
     const auto scale = find(d.scale);
-    if (!scale || !d.scale_types.has(access.tensors[*scale].dtype)) continue;
+    if (!scale || !d.scale_types.has(beside[*scale].dtype)) continue;
     std::vector<std::string_view> scales{std::string_view(d.scale).substr(1)};
     if (d.global_scale != nullptr) scales.push_back(std::string_view(d.global_scale).substr(1));
     return scales;
@@ -126,7 +128,7 @@ class Terms {
     if (kind != PartKind::kTerm && kind != PartKind::kState) others_.push_back(i);
     if (!name || (kind != PartKind::kTerm && !shows_codes(i, *name))) return;
     std::string linear(name->module);
-    const auto weight = linear.empty() ? std::nullopt : find_weight(access_.tensors, linear);
+    const auto weight = linear.empty() ? std::nullopt : find_weight_beside(i, linear);
     if (!weight && name->part->needs_codes && !linear.empty()) return add_incomplete(i, *name);
     if (!weight && kind != PartKind::kTerm) return add_incomplete(i, *name);
     if (!weight) return lost_.push_back({i, *name});
@@ -136,6 +138,12 @@ class Terms {
     if (!is_term) return;
     std::string problem = text_of_term(linear, name->part->effect);
     add(i, weight, std::move(linear), "weight-term", std::move(problem));
+  }
+
+  std::optional<size_t> find_weight_beside(size_t i, const std::string& linear) const {
+    const Neighbours beside = find_neighbours(access_.tensors, i, linear);
+    const auto at = find_weight(beside.tensors, linear);
+    return at ? std::optional(beside.first + *at) : std::nullopt;
   }
 
   /// True if a tensor's name implies codes beside it. Norms and blocks of towers have a "scale", too. Scales
@@ -232,14 +240,16 @@ class Terms {
 
   /// Adds all other tensors that are named as parts of a module with codes.
   void add_beside(size_t i, const WeightName& codes) {
-    const std::vector<std::string_view> scales = scales_of(access_, codes, tensor(i).dtype);
+    const Neighbours beside = find_neighbours(access_.tensors, i, codes.linear);
+    const std::vector<std::string_view> scales = scales_of(beside.tensors, codes, tensor(i).dtype);
     for (const char* separator : {".", "_"}) {
       if (*separator == '_' && !codes.is_stack) continue;
       const std::string below = codes.linear + separator;
-      auto at = std::lower_bound(access_.tensors.begin(), access_.tensors.end(), below,
+      auto at = std::lower_bound(beside.tensors.begin(), beside.tensors.end(), below,
                                  [](const TensorInfo& t, const std::string& p) { return t.name < p; });
-      for (; at != access_.tensors.end() && at->name.starts_with(below); ++at)
-        add_unknown(i, codes, scales, static_cast<size_t>(at - access_.tensors.begin()), below.size());
+      for (; at != beside.tensors.end() && at->name.starts_with(below); ++at)
+        add_unknown(i, codes, scales, beside.first + static_cast<size_t>(at - beside.tensors.begin()),
+                    below.size());
     }
   }
   void add_unknown(size_t i, const WeightName& codes, std::span<const std::string_view> scales, size_t other,
@@ -325,9 +335,10 @@ class Terms {
   /// Adds a stored shape that contradicts the codes. For INT4, the reader of its words checks the shape.
   void add_odd_shape(size_t i, const WeightName& codes) {
     const TensorInfo& t = tensor(i);
-    const auto at = find_tensor(access_.tensors, codes.linear + ".weight_shape");
     const bool is_matrix = t.dtype != DType::kI32 && t.shape.size() == 2 && t.bytes() > 0;
-    if (!at || !is_matrix || !is_readable(access_, *at)) return;
+    if (!is_matrix) return;
+    const auto at = find_tensor(access_.tensors, codes.linear + ".weight_shape");
+    if (!at || !is_readable(access_, *at)) return;
     const std::vector<int64_t> stored{t.shape[0], t.shape[1] * (t.dtype == DType::kU8 ? 2 : 1)};
     const std::vector<int64_t> stated = read_few_integers(tensor(*at), read_of(access_, *at));
     if (stated.size() != 2 || stated == stored) return;
