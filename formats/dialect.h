@@ -10,7 +10,8 @@
 
 namespace twofour {
 
-/// How a producer names the tensors of an NVFP4 module, and the meaning of the module's global scale.
+/// The names that a producer gives to the tensors of an NVFP4 module, and the meaning of the module's global
+/// scale.
 struct Nvfp4Dialect {
   const char* name;                                ///< name of the producer
   const char* quant_method;                        ///< quant_method in config.json

@@ -9,7 +9,7 @@ namespace twofour {
 
 /// The kind of a tensor whose name follows the name of a module with codes or scales.
 enum class PartKind {
-  kPart,   ///< belongs to a format, or describes inputs or outputs; changes no weight
+  kPart,   ///< a part of a format, or a description of inputs or outputs; changes no weight
   kScale,  ///< a scale of a format, which multiplies codes; a module has only the scales of one dialect
   kTerm,   ///< changes the meaning of the weights; refused unless a decoder accounts for it
   kState,  ///< the state of a quantizer; changes nothing, but engines do not know the name
@@ -29,10 +29,9 @@ struct ModulePart {
   // The values for which the tensor changes nothing. For terms only.
   Harmless harmless = Harmless::kNever;
   const char* effect = "";
-  /// The format whose decoder accounts for the term. The suffix of the format's codes follows. With other
-  /// codes, the term is refused.
+  /// The format whose decoder accounts for the term. The term is refused beside codes of other formats.
   std::optional<WeightFormat> decoder{};
-  std::string_view codes{};
+  std::string_view codes{};  ///< the suffix of that format's codes
 };
 
 /// The complete list of known parts, which every command uses. A name that is not in the list is kUnknown.
@@ -41,9 +40,11 @@ struct ModulePart {
 /// ComfyUI; Hugging Face transformers and PEFT, whose modules have these parameters.
 std::span<const ModulePart> module_parts();
 
-/// The row for a name below a module, for example "input_quantizer._pre_quant_scale". A quantizer's buffer is
-/// found by its own name. Names that only quantizers have are found only below a quantizer. Terms such as
-/// "_pre_quant_scale" are also found without a quantizer.
+/// The row for a name below a module. There are three cases:
+/// - a part beside the weight, found by the whole name: "pre_quant_scale"
+/// - a buffer below a quantizer, found by the name of the buffer: "input_quantizer._pre_quant_scale". Some
+///   names are found only there.
+/// - a term of a quantizer without the quantizer's name: "_pre_quant_scale"
 const ModulePart& find_module_part(std::string_view below);
 
 /// A tensor's name, split into a module and a part of the list. The module need not exist.

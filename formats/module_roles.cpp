@@ -16,7 +16,7 @@ constexpr std::string_view kRoleNames[] = {
 using enum ModuleRole;
 
 /// The role of all modules whose names contain these parts. The first row that matches counts. The paths of
-/// experts and MLPs are in kRules.
+/// experts and MLPs are in naming_rules(), and routers are found by is_router().
 struct RoleRule {
   ModuleRole role;
   bool is_last;  ///< true if only the last part of the name counts
@@ -33,8 +33,6 @@ constexpr RoleRule kRoles[] = {
     {kSharedExperts, true, {"shared_expert_gate"}},
     {kSharedExperts, false, {"shared_expert", "shared_experts", "shared_mlp"}},
     {kRoutedExperts, false, {"experts"}},
-    {kRouter, false, {"router"}},
-    {kRouter, true, {"gate", "wg"}},  // "wg" is Hunyuan's, below the gate
     {kLinearAttention, false, {"linear_attn", "mamba"}},
     {kAttention, false, {"self_attn", "attn", "attention"}},
     // Nemotron-H gives the same name to mixers of all kinds.
@@ -80,6 +78,7 @@ std::optional<ModuleRole> role_in_layer(std::string_view module) {
     if (known->kind == BlockKind::kSharedExpert) return kSharedExperts;
     return kMlp;
   }
+  if (is_router(module)) return kRouter;
   for (const RoleRule& rule : kRoles) {
     if (rule.role != kMtp && rule.fits(module)) return rule.role;
   }
@@ -103,11 +102,13 @@ bool is_draft_expert(std::string_view module, int64_t layers) {
 namespace {
 
 /// Source: Hugging Face transformers, models: Hunyuan's matrix is below the gate; Granite's, gemma-4's and
-/// Hunyuan 3's are below the router.
+/// Hunyuan 3's are below the router. LongCat's "router.classifier" is missing here, because it has rows for
+/// experts without weights, too.
 constexpr std::string_view kRouterPaths[] = {"gate",    "router",      "router.layer",
                                              "gate.wg", "router.proj", "router.gate"};
-/// Attention modules. Their gates do not choose experts.
-constexpr std::string_view kAttentions[] = {"self_attn", "attn", "attention", "linear_attn"};
+/// The modules that a matrix "gate" belongs to without choosing experts.
+constexpr std::string_view kOtherGates[] = {"self_attn", "attn",          "attention",      "linear_attn",
+                                            "experts",   "shared_expert", "shared_experts", "shared_mlp"};
 /// Source: Hugging Face transformers, models; DeepSeek's, MiniMax's, ERNIE's and Ling's own code.
 constexpr std::string_view kRouterParts[] = {"gate",        "router",      "e_score_correction_bias",
                                              "expert_bias", "router_bias", "moe_statics"};
@@ -122,9 +123,9 @@ bool is_one_of(const List& list, std::string_view name) {
 std::span<const std::string_view> router_paths() { return kRouterPaths; }
 
 bool is_router(std::string_view module) {
-  if (is_one_of(kAttentions, leaf_of(parent_of(module)))) return false;
-  return std::any_of(std::begin(kRouterPaths), std::end(kRouterPaths),
-                     [&](std::string_view path) { return ends_in(module, path); });
+  if (has_part(module, "router")) return !parse_module_name(module);
+  const bool is_gate = ends_in(module, "gate") || ends_in(module, "gate.wg");
+  return is_gate && !any_part(module, [](std::string_view part) { return is_one_of(kOtherGates, part); });
 }
 
 bool is_shared_expert_gate(std::string_view module) { return leaf_of(module) == "shared_expert_gate"; }
@@ -143,67 +144,6 @@ bool names_draft(std::string_view name) {
   constexpr std::string_view kWords[] = {"mtp", "nextn", "draft", "eagle"};
   return std::any_of(std::begin(kWords), std::end(kWords),
                      [&](std::string_view word) { return name.find(word) != name.npos; });
-}
-
-namespace {
-
-// Source: Hugging Face transformers, models.
-constexpr std::string_view kTables[] = {"embed",
-                                        "embed_in",
-                                        "embed_positions",
-                                        "embed_tokens",
-                                        "embed_tokens_per_layer",
-                                        "embedding",
-                                        "embeddings",
-                                        "ngram_embedding",
-                                        "pos_embed",
-                                        "position_embedding",
-                                        "position_embeddings",
-                                        "token_embedding",
-                                        "tok_embeddings",
-                                        "token_type_embeddings",
-                                        "word_embeddings",
-                                        "wpe",
-                                        "wte"};
-constexpr std::string_view kConvolutions[] = {"conv", "conv1d", "conv2d", "conv3d"};
-
-}  // namespace
-
-bool is_linear_name(std::string_view module) {
-  const std::string_view leaf = leaf_of(module);
-  const auto ends_leaf = [&](std::string_view name) { return leaf.ends_with(name); };
-  return !is_table_name(module) &&
-         std::none_of(std::begin(kConvolutions), std::end(kConvolutions), ends_leaf) &&
-         leaf.find("norm") == std::string_view::npos;
-}
-
-std::string_view table_of_piece(std::string_view module) {
-  constexpr std::string_view kShard = "shard_", kShards = ".shards";
-  const std::string_view leaf = leaf_of(module);
-  const std::string_view parent = parent_of(module);
-  if (leaf.starts_with(kShard) && is_number_part(leaf.substr(kShard.size()))) return parent;
-  if (is_number_part(leaf) && parent.ends_with(kShards))
-    return parent.substr(0, parent.size() - kShards.size());
-  return {};
-}
-
-bool is_table_name(std::string_view module) {
-  const std::string_view whole = table_of_piece(module), leaf = leaf_of(whole.empty() ? module : whole);
-  return is_one_of(kTables, leaf);
-}
-
-bool is_matrix_of_experts(std::string_view module) {
-  constexpr std::string_view kMatrices[] = {"w1",        "w2",      "w3",           "w13",      "v1",
-                                            "gate_proj", "up_proj", "gate_up_proj", "fc1",      "fc2",
-                                            "down_proj", "linear1", "linear2",      "w1_and_w3"};
-  if (!is_one_of(kMatrices, leaf_of(module))) return false;
-  bool is_below = false, is_numbered = false;
-  any_part(parent_of(module), [&](std::string_view part) {
-    is_numbered = is_numbered || (is_below && is_number_part(part));
-    is_below = is_below || part == "experts";
-    return false;
-  });
-  return is_below && !is_numbered;
 }
 
 }  // namespace twofour

@@ -12,8 +12,8 @@ namespace twofour {
 enum class ModuleRole {
   kRoutedExperts,    ///< matrices of routed experts
   kSharedExperts,    ///< shared experts, and the gate that weighs their output
-  kRouter,           ///< routers of experts
-  kAttention,        ///< attention and its token index, but not linear attention
+  kRouter,           ///< routers of experts: is_router()
+  kAttention,        ///< attention and its sparse-attention indexer, but not linear attention
   kLinearAttention,  ///< linear attention and state-space mixers
   kMlp,              ///< dense MLPs
   kMtp,              ///< all modules of a layer that predicts further tokens
@@ -33,14 +33,17 @@ std::optional<ModuleRole> module_role(std::string_view module, int64_t layers);
 /// as for module_role().
 bool is_draft_expert(std::string_view module, int64_t layers);
 
-/// True if a matrix chooses experts: "mlp.gate", Hunyuan's "mlp.gate.wg", Granite's "router.layer".
+/// True if a module chooses experts: "mlp.gate", Hunyuan's "mlp.gate.wg", Granite's "router.layer". This is
+/// the only notion of a router: module_role() gives kRouter to these modules, except in drafts, which are
+/// kMtp, and in towers, which have no role.
 bool is_router(std::string_view module);
-/// The paths of routers next to their experts: "gate", "gate.wg".
+/// The paths, below the block that holds the experts, of routers with one row for each expert: "gate",
+/// "gate.wg". Each makes is_router() true.
 std::span<const std::string_view> router_paths();
 /// True if a matrix weighs the output of a shared expert.
 bool is_shared_expert_gate(std::string_view module);
-/// True if `part` belongs to a router: its matrix, biases and statistics. `part` is the first part of a name
-/// below the block that holds the router and its experts.
+/// True if the tensors with this name belong to a router: its module, or a bias or statistics beside it.
+/// `part` is the first part of a tensor's name below the block that holds the router and its experts.
 bool is_router_part(std::string_view part);
 /// True if a linear turns hidden states into logits, for the model or for its draft. Engines have a separate
 /// class for such a linear.
@@ -51,19 +54,5 @@ bool is_model_head(std::string_view module);
 bool is_in_mtp(std::string_view module);
 /// True if a name contains a word that drafts have in their names.
 bool names_draft(std::string_view name);
-
-/// True if the last part of a module's name is that of a matrix which multiplies its input. This excludes
-/// embeddings, whose rows are looked up, norms, which multiply element by element, and convolutions.
-bool is_linear_name(std::string_view module);
-/// True if rows of a matrix with this name are looked up. The matrix is an embedding or a piece of an
-/// embedding, such as "ngram_embedding.shard_3".
-bool is_table_name(std::string_view module);
-/// The embedding to which a piece belongs: "ngram_embedding" for "ngram_embedding.shard_3" and
-/// "ngram_embedding.shards.3". Empty for any other name.
-std::string_view table_of_piece(std::string_view module);
-
-/// True if a module is one matrix of all experts whose name no row of naming_rules() knows, such as
-/// "experts.w13" or DBRX's "experts.mlp.w1".
-bool is_matrix_of_experts(std::string_view module);
 
 }  // namespace twofour

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "formats/module_kinds.h"
 #include "formats/module_names.h"
 #include "formats/module_roles.h"
 

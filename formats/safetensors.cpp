@@ -202,7 +202,7 @@ uint64_t tensor_bytes(std::string_view where, DType dtype, std::span<const int64
 
 namespace {
 
-/// Describes the kind of file that begins with `first`, and says what to do. "" if the kind is not known. The
+/// Describes the kind of file that begins with `first`, and the remedy. "" if the kind is not known. The
 /// upper bytes of a safetensors header's length are zero, so no text begins like a header.
 std::string other_format(std::span<const uint8_t> first) {
   const std::string_view head(reinterpret_cast<const char*>(first.data()), first.size());

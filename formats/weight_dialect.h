@@ -11,7 +11,7 @@ namespace twofour {
 /// The set of FP8 weights that share a scale.
 enum class Granularity { kTensor, kRow, kBlock };
 
-/// How INT4 codes, 0 to 15, are packed in I32 words of eight codes. Nibble 0 is the lowest four bits.
+/// The packing of INT4 codes, 0 to 15, in I32 words of eight codes. Nibble 0 is the lowest four bits.
 enum class Int4Packing {
   kAlongK,  ///< compressed-tensors: words are [N, K/8], and nibble i holds k + i
   kGptq,    ///< words are [K/8, N], and nibble i holds k + i
@@ -31,8 +31,8 @@ class DTypes {
   uint32_t bits_;
 };
 
-/// How a producer stores the weights of a linear or of a stack of experts in a format other than NVFP4. The
-/// dialects of NVFP4 are in formats/dialect.h. A suffix follows the module's name.
+/// The form in which a producer stores the weights of a linear or of a stack of experts in a format other
+/// than NVFP4. The dialects of NVFP4 are in formats/dialect.h. A suffix follows the module's name.
 struct WeightDialect {
   const char* producers;
   WeightFormat format;

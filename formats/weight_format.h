@@ -6,7 +6,7 @@ namespace twofour {
 /// A number format of weights. The constants below are the formats, and each member is a property of a
 /// format. lib/source/checkpoint/linear_reader.cpp decodes the bytes.
 struct WeightFormatRow {
-  const char* name;           ///< for people
+  const char* name;           ///< for messages
   const char* key;            ///< in twofour.json
   bool coded = false;         ///< true for codes with separate scales, false for plain numbers
   bool pairs = false;         ///< codes of E2M1, two in a byte

@@ -78,8 +78,8 @@ constexpr FamilyPart draft(const FamilyBlock& parameters, const char* mlp) {
           .mixer = "full_attention"};
 }
 
-// Qwen4-Exp. It has several residual streams, an index of tokens, and tables of n-grams. Source of names and
-// sizes: modeling_qwen4_exp.py.
+// Qwen4-Exp. It has several residual streams, a sparse-attention indexer, and tables of n-grams. Source of
+// names and sizes: modeling_qwen4_exp.py.
 constexpr const char* kHyperConnection = R"(
   Streams = hc_count*hidden_size
   .$1_hyper_connection.hc_norm                      norm [Streams]
@@ -204,8 +204,8 @@ constexpr FamilyBlock kKimiVision{R"(
   .mlp.{fc0,~fc1}                          linear [vision_config.vt_intermediate_size, Width]
 )"};
 
-/// GLM-5.3-Flash. It has an index of tokens in layers of latent attention, and residual streams. Source:
-/// modeling_glm5_next.py.
+/// GLM-5.3-Flash. It has a sparse-attention indexer in layers of latent attention, and residual streams.
+/// Source: modeling_glm5_next.py.
 std::string_view glm5_mixer(const FamilySizes& sizes, int64_t layer) {
   const std::string_view configured = sizes.text("layer_types", layer);
   if (configured == "deepseek_sparse_attention") return "full_attention";

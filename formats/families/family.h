@@ -13,8 +13,8 @@
 
 namespace twofour {
 
-/// How a parameter is stored in floats. The rows use the names of these kinds in snake case, such as
-/// row_stack.
+/// The form of a parameter that is stored in floats. The rows use the names of these forms in snake case,
+/// such as row_stack.
 enum class ParameterKind : uint8_t {
   kLinear,       ///< NAME.weight [N, K], multiplies inputs of size K; quantizers quantize it
   kRouter,       ///< like kLinear, but loaders never treat it as quantized

@@ -39,7 +39,7 @@ constexpr FamilyBlock kLfm2Block{R"(
   .feed_forward.gate                            router [num_experts, hidden_size]
   .feed_forward.expert_bias                     vector [num_experts]  use_expert_bias
   .feed_forward.experts.#.{w1,w3,~w2}           linear [moe_intermediate_size, hidden_size]
-  // As llm-compressor names them.
+  // llm-compressor uses these names.
   .feed_forward.experts.#.{gate,up,~down}_proj  linear [moe_intermediate_size, hidden_size]
 )"};
 
@@ -183,8 +183,8 @@ constexpr FamilyBlock kMiniMax{R"(
   .self_attn.norm                          norm [num_attention_heads*head_dim]
 )"};
 
-/// MiniMax-M3. It has layers with an index of tokens, and a few dense layers. The names are those of the
-/// published files; transformers renames them (conversion_mapping.py).
+/// MiniMax-M3. It has layers with a sparse-attention indexer, and a few dense layers. The names are those of
+/// the published files; transformers renames them (conversion_mapping.py).
 std::string_view m3_mixer(const FamilySizes& sizes, int64_t layer) {
   if (const std::string_view configured = sizes.text("layer_types", layer); !configured.empty())
     return configured;

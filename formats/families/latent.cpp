@@ -37,7 +37,7 @@ constexpr FamilyBlock kV4Head{R"(
   hc_head_fn        matrix [hc_mult, hc_mult*hidden_size]
   hc_head_base      vector [hc_mult]
   hc_head_scale     vector [1]
-  // As transformers writes them.
+  // transformers writes these.
   hc_head.hc_fn     matrix [hc_mult, hc_mult*hidden_size]  alias
   hc_head.hc_base   vector [hc_mult]  alias
   hc_head.hc_scale  vector [1]  alias
@@ -64,7 +64,7 @@ constexpr FamilyBlock kV4{R"(
   .ffn.gate.tid2eid                    numbers [vocab_size, num_experts_per_tok]  @hash
   .ffn.shared_experts.{w1,w3,~w2}      linear [Shared, hidden_size]  n_shared_experts
   .ffn.experts.#.{w1,w3,~w2}           linear [moe_intermediate_size, hidden_size]
-  // As transformers writes them from linears.
+  // transformers writes these for a model of linears.
   .ffn.experts.#.{gate,up,~down}_proj  linear [moe_intermediate_size, hidden_size]  may alias
   embed                                embedding [vocab_size, hidden_size]
   embed_tokens                         embedding [vocab_size, hidden_size]  alias

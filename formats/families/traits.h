@@ -3,14 +3,14 @@
 
 #include "formats/naming.h"
 
-// How the models of a family compute, where neither tensor names nor config.json show it. These are columns
+// The computation of the models of a family, as far as tensor names and config.json leave it open: columns
 // of the rows of family.h. Source: Hugging Face transformers 5.17,
 // src/transformers/models/*/{configuration,modeling}_*.py. For deepseek, the source is the code in its
 // checkpoints.
 
 namespace twofour {
 
-/// How the files of a family store routed experts in floats. Loaders of the family accept no other form.
+/// The form of routed experts in floats in the files of a family. Loaders of the family accept no other form.
 enum class ExpertFiles {
   kApart,        ///< separate matrices for each expert; loaders also accept them where files have stacks
   kRowStacks,    ///< [E, 2I, H] and [E, H, I]
@@ -48,7 +48,7 @@ enum class ExpertGroups {
   kByTwo          ///< always; a group's score is the sum of its two best scores
 };
 
-/// How a family chooses experts from the scores of the logits gate.weight x. A config with other settings is
+/// The choice of experts by the scores of the logits gate.weight x. A config with other settings is
 /// refused, because these describe another router.
 struct FamilyRouter {
   RouterScores scores = RouterScores::kSoftmax;
@@ -79,18 +79,18 @@ enum class RopePairs { kHalves, kNeighbours, kAsConfigured };
 
 /// Further settings that the decoder needs to run a family.
 struct FamilyTraits {
-  int types = 1;  ///< how many of the row's model_types the decoder runs
+  int types = 1;  ///< number of the row's model_types that the decoder runs
   WindowRule windows = WindowRule::kNone;
   int window = 0;  ///< default for sliding_window
   RopePairs pairs = RopePairs::kHalves;
   double epsilon = 1e-6;  ///< default for rms_norm_eps
   double theta = 10000;   ///< default for rope_theta
-  double rotated = 1;     ///< default for partial_rotary_factor; 0: 1, or as rotary_dim says
+  double rotated = 1;     ///< default for partial_rotary_factor; 0: 1, or by rotary_dim
   int positions = 0;      ///< default for max_position_embeddings
-  double window_theta =
-      0;  ///< default for rope_local_base_freq, the base of layers with a window; 0: rope_theta
-  /// True for what Gemma does: rows of the embedding are multiplied by the root of hidden_size, queries and
-  /// keys by that of query_pre_attn_scalar, and gates are gelu, approximated by tanh.
+  /// The default for rope_local_base_freq, the base of layers with a window. 0: rope_theta.
+  double window_theta = 0;
+  /// True for three properties of Gemma: rows of the embedding are multiplied by the root of hidden_size,
+  /// queries and keys by that of query_pre_attn_scalar, and gates are gelu, approximated by tanh.
   bool gemma = false;
   bool compressed = false;  ///< true if attention sees compressed entries, as in DeepSeek-V4
   bool nested = false;  ///< true if the decoder also runs the text model of a checkpoint with other inputs

@@ -29,7 +29,7 @@ constexpr FamilyBlock kLaguna{R"(
   .mlp.shared_expert.{gate,up,~down}_proj  linear [shared_expert_intermediate_size, hidden_size]
 )"};
 
-/// The class in layer_types or, without it, by the list of layers that have a window.
+/// The mixer: from layer_types, otherwise from hybrid_layer_pattern, the list of window layers.
 std::string_view mimo_mixer(const FamilySizes& sizes, int64_t layer) {
   if (const std::string_view configured = sizes.text("layer_types", layer); !configured.empty())
     return configured;
@@ -88,7 +88,7 @@ constexpr FamilyBlock kStep{R"(
   .moe.gate              router [n_routed_experts, hidden_size]
   .moe.router_bias       vector [n_routed_experts]  may
   .moe.{gate,up,~down}_proj.weight  row_stack [moe_intermediate_size, hidden_size]
-  // As llm-compressor takes them apart.
+  // llm-compressor writes one linear for each expert.
   .moe.experts.#.{gate,up,~down}_proj  linear [moe_intermediate_size, hidden_size]
   .share_expert.{gate,up,~down}_proj  linear [share_expert_dim, hidden_size]
   if @draft
@@ -108,7 +108,8 @@ constexpr FamilyBlock kStackedExperts{kStacks};
 /// Mistral-4. Source: modeling_mistral4.py.
 constexpr FamilyBlock kMistral4Gate{".mlp.gate  router [n_routed_experts, hidden_size]  @sparse"};
 
-/// Hy4. It has an index of tokens, gates after attention, and residual streams. Source: modeling_hy_v4.py.
+/// Hy4. It has a sparse-attention indexer, gates after attention, and residual streams. Source:
+/// modeling_hy_v4.py.
 constexpr FamilyBlock kHy4Gate{R"(
   .self_attn.linear_gate           linear [num_attention_heads*v_head_dim, hidden_size]
   .self_attn.learnable_sink_param  vector [num_attention_heads]

@@ -111,7 +111,8 @@ class Builder final : public JsonEvents {
   Builder(std::string_view where, BuildLimits limits, const KeepJson* keep = nullptr)
       : where_(where), limits_(limits), keep_(keep) {}
   Json take() { return std::move(root_); }
-  /// The number of strings that begin with the mark. A key counts twice, because it cannot be a number.
+  /// The number of marked strings. A marked key counts 2, so that the result exceeds the number of
+  /// replacements and parse_json() refuses the text.
   size_t marks() const { return marks_; }
 
   void null() override { add_scalar(nullptr); }

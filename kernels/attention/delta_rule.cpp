@@ -62,7 +62,7 @@ void delta_gates(const DeltaGates& g, int64_t m) {
 
 namespace {
 
-/// Where a value head and its key head lie.
+/// The places of a value head and its key head.
 struct DeltaHead {
   DeltaHead(const DeltaRule& in, int64_t head)
       : q(in.q + head / (in.value_heads / in.key_heads) * in.key_size),
@@ -128,7 +128,7 @@ void run_chunk(const DeltaRule& in, int64_t head, int64_t t0, int64_t m, const F
       decays[i * kDeltaChunk + j] = std::exp(static_cast<float>(total[i] - total[j]));
   }
 
-  // What the tokens write
+  // The values that the tokens write
   ops.multiply_columns(m, size, in.key_size, k, state, u, size);
   ops.multiply_rows(m, m, in.key_size, k, k, products, kDeltaChunk);
   for (int64_t i = 0; i < m; ++i) {
@@ -138,7 +138,7 @@ void run_chunk(const DeltaRule& in, int64_t head, int64_t t0, int64_t m, const F
   }
   solve_rows(products, m, size, ops, u, room.more.data());
 
-  // What they read
+  // The values that they read
   ops.multiply_columns(m, size, in.key_size, q, state, out, out_stride);
   ops.multiply_rows(m, m, in.key_size, q, k, products, kDeltaChunk);
   for (int64_t i = 0; i < m; ++i) {

@@ -9,7 +9,7 @@
 
 namespace twofour::cuda {
 
-/// Where the numbers of a token lie in the row of its projections. By key head, the row is
+/// The places of a token's numbers in the row of its projections. By key head, the row is
 ///   qkvz: for each key head its query, its key, the values of its value heads and their gates z
 ///   ba:   for each key head the b of its value heads, and their a.
 /// Otherwise it is queries, keys, values, z, b and a, each of all heads.

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads) convolve_kernel(const __grid_constan
     const float value = sum / (1.0f + expf(-sum));
     mixed[i] = value;
     squares += value * value;
-    // Of a single token: nothing reads this row of the window.
+    // If there is a single token, nothing reads this row of the window.
     if (d.m == 1) d.window[position % d.kernel * c.channels() + channel] = row[column];
   }
   if (!is_value) {
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) keep_kernel(const __grid_constant__ 
   d.window[position % d.kernel * c.channels() + channel] = d.x[token * c.count() + c.channel(channel)];
 }
 
-/// What a token brings to a warp.
+/// The part of a token that a warp reads.
 template <int kRows>
 struct DeltaToken {
   float q[kRows], k[kRows], v, decay, beta;

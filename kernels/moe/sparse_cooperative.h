@@ -34,7 +34,7 @@ struct CooperativeArgs {
   int32_t tiles;                  ///< number of tiles of 128 columns of the result
   int32_t parts_log2, job_steps;  ///< warps that share the K of a strip in a block, and steps per warp
   int32_t stages;                 ///< position of the stages, in bytes from the start of shared memory
-  uint16_t first_unit[kMostClusters + 1];  ///< of a cluster, if all experts are here
+  uint16_t first_unit[kMostClusters + 1];  ///< the first unit of a cluster, if all experts are here
 };
 
 /// The number of bytes of the mailbox between blocks. 0 if no device can compute the layer in one launch.

@@ -24,11 +24,11 @@ inline constexpr int kRowBytes = 128;  ///< bytes of 64 k of a row of x
 /// Offsets in shared memory, in bytes.
 template <class Tiles, class Width>
 struct ManyRowsShared {
-  static constexpr int kX = 0;  ///< of a stage, with Width::kMost rows for each 64 k
+  static constexpr int kX = 0;  ///< activations of a stage, with Width::kMost rows for each 64 k
   static constexpr int kWeights = Tiles::kStepK / 64 * Width::kMost * kRowBytes;
   static constexpr int kUnits = Width::kWarpgroups / 2;  ///< units of weights; two warpgroups multiply one
   static constexpr int kStage = (kWeights + kUnits * Tiles::kBytes + 1023) / 1024 * 1024;
-  static constexpr int kParts = 256;  ///< of the head, after the barriers
+  static constexpr int kParts = 256;  ///< parts of the head, after the barriers
   static constexpr int kHead = kParts + PartRing<Width>::kBytes;
   /// The number of turns of converting warps. The number of stages is a multiple of it, so a stage is always
   /// converted by the same warps.
@@ -55,7 +55,7 @@ struct ScatteredRows {
   int row, chunk, count;  ///< `count` is of rows, from the warp's first four on
   uint32_t to;
   const uint8_t* x;
-  uint32_t units[kEach];  ///< of 16 bytes, to the beginnings of rows; after the last row, that row again
+  uint32_t units[kEach];  ///< offsets of rows in units of 16 bytes; after the last row, that row again
 
   template <class Tiles>
   __device__ __forceinline__ ScatteredRows(const ManyRowsArgs<Tiles>& a, int thread)

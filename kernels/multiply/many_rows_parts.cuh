@@ -120,7 +120,7 @@ struct PartMaker {
   const Schedule& schedule;
   PartRing<Width> ring;
   RingPlace place;
-  Item item, next;  ///< of the part to make, and of the one after it
+  Item item, next;  ///< the items of the part to make and of the next part
   static constexpr int kEach = (Width::kMost + kConvertThreads<Width> - 1) / kConvertThreads<Width>;
   StoredRow rows[kEach];  ///< rows of `item`
 

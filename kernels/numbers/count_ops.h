@@ -12,7 +12,7 @@ enum class Isa;
 /// Counts of four-bit codes, two in a byte.
 struct CodeCounts {
   uint64_t codes[16] = {};
-  /// Of blocks of eight bytes, as E2M1: number of blocks of zeros, and of blocks with a code of 6 or -6.
+  /// Counts of blocks of eight bytes, read as E2M1: blocks of zeros, and blocks with a code of 6 or -6.
   uint64_t zero_blocks = 0, full_blocks = 0;
 };
 

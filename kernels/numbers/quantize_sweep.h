@@ -133,7 +133,7 @@ template <class V>
   for (int i = 0; i < 16; ++i) size[i] = V::as_float(V::as_int(x[i]) & INT32_MAX);
 
   // Estimate
-  F errors[2 * kLast + 1];  // of near + i, at kLast + i
+  F errors[2 * kLast + 1];  // the error of near + i is at kLast + i
   const auto of_any = [&](F step) __attribute__((always_inline)) {
     return estimate<V, Ratios::any, false>(size, one / step).all * (step * step);
   };

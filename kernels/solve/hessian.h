@@ -9,7 +9,7 @@
 
 namespace twofour {
 
-/// How much of a Hessian solvers believe.
+/// The adjustments of a Hessian before it is solved.
 struct Regularization {
   Regularization(double damping_, double shrink_ = 0)  // NOLINT: a damping alone shrinks nothing
       : damping(damping_), shrink(shrink_) {}

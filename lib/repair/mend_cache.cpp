@@ -13,7 +13,7 @@ constexpr std::string_view kSuffixes[2] = {".k_scale", ".v_scale"};
 
 /// The scales of keys and values of one layer.
 struct CacheLayer {
-  std::string names[2];  ///< of the tensors, stored or not
+  std::string names[2];  ///< names of the tensors, stored or not
   bool is_there[2] = {}, is_valid[2] = {};
 };
 

@@ -106,7 +106,7 @@ class FileMend {
     std::erase_if(r_.edited.tensors, [&](const EditedTensor& t) { return t.shard == file; });
     r_.changed();
   }
-  /// True if the family's row says which tensors there must be, so that no loss is hidden by a new index.
+  /// True if the family's row states the necessary tensors, so that no loss is hidden by a new index.
   bool is_complete() const {
     try {
       const auto model = find_language_model(c_.config());

@@ -204,7 +204,7 @@ class DonorTensors {
     const Checkpoint& c = r_.view();
     return c.find(name) ? whole_module_of(name) : name;
   }
-  /// Copies what findings say, since they go when the state changes.
+  /// Copies the texts of findings, because findings are discarded when the state changes.
   void note_rules() {
     for (const auto& [module, f] : broken_) broken_rules_[module] = lint_rules()[f->rule].id;
     for (const LintFinding* f : missing_) {

@@ -66,7 +66,7 @@ int64_t layer_of(const Member& m) {
   return name.numbers.empty() ? 0 : name.numbers[0];
 }
 
-/// True if the config says that a module's inputs are not quantized.
+/// True if the config states that a module's inputs are not quantized.
 bool is_weight_only(const Json& words, const SourceGroups& groups, const std::string& module) {
   if (module.ends_with(".dt_proj")) return true;
   const Json& layer = member(member(words, "quantized_layers"), module);
@@ -242,7 +242,7 @@ class InputScales {
       const auto& all = most.at(key(members_[i]));
       if (value(i).first == 0 || value(i).first == all.first || members_[i].is_fp8) continue;
       const bool is_new = changes_.contains(i);
-      // Of q, k and v, calibrated scales stay, as engines take the largest anyway.
+      // Calibrated scales of q, k and v stay, because engines take the largest of the three.
       if (!is_new && (!is_gate_or_up(members_[i]) || !r_.wants("unequal-input-scales"))) continue;
       if (!is_new) changes_[i].rule = "unequal-input-scales";
       changes_[i].multiplier = all.first;

@@ -284,7 +284,7 @@ bool mend_quantization(Repair& r, MendRecord& record) {
   auto findings = r.found({"no-quantization-config", "config-disagrees", "config-dtype", "config-format",
                            "config-inputs", "config-cache", "engine-lookup", "config-group-size",
                            "unquantized-not-ignored", "unused-pattern", "unreadable-pattern"});
-  // Where no linear has an input scale, the config becomes one of weights alone.
+  // If no linear has an input scale, the config becomes one of weights alone.
   const auto& modules = r.view().nvfp4_modules();
   if (std::none_of(modules.begin(), modules.end(), [](auto& m) { return m.input_scale.has_value(); })) {
     const auto missing = r.found({"missing-input-scale"});
@@ -319,7 +319,7 @@ bool mend_quantization(Repair& r, MendRecord& record) {
     };
     const size_t before = r.faults();
     bool mended = is_unreadable || try_entries(merged);
-    // What only the old config says may be what is wrong.
+    // A statement of the old config alone may be the fault.
     if (mended && !is_unreadable && r.faults() > 0 && before > 0) mended = try_entries(ordered) || mended;
     if (!mended) mended = try_entries(ordered);
     if (is_unreadable) {

@@ -115,7 +115,7 @@ const std::vector<Mend>& mends() {
 
 Repaired open_repaired(const fs::path& path, const fs::path& donor_path, const RepairSettings& settings,
                        Io io) {
-  if (find_unfinished(path) != nullptr) Checkpoint::open(path);  // the Error says what to do
+  if (find_unfinished(path) != nullptr) Checkpoint::open(path);  // the Error states the remedy
   const LintReport report = lint_by_headers(path);
   refuse_unreadable(path, report);
   LooseFiles loose;

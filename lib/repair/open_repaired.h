@@ -11,8 +11,8 @@ namespace twofour {
 /// The result of a repair, before it is written.
 struct Repaired {
   Checkpoint checkpoint;           ///< reads from the files of the source and of the donor
-  std::vector<MendRecord> mends;   ///< what was mended, in the order of mends()
-  Findings unmended;               ///< what was found by headers and is beyond repair
+  std::vector<MendRecord> mends;   ///< the mends that were made, in the order of mends()
+  Findings unmended;               ///< findings in headers that no mend removes
   std::vector<LintFinding> found;  ///< findings of lint by headers about the source
 };
 

@@ -18,7 +18,7 @@
 
 namespace twofour {
 
-/// What a mend changed. twofour.json lists it under `source.mends`.
+/// The changes by one mend. twofour.json lists it under `source.mends`.
 struct MendRecord {
   /// A key of a config file, with its values as JSON. null: absent.
   struct Setting {
@@ -30,10 +30,10 @@ struct MendRecord {
   std::map<std::string, std::string>
       tensors;                         ///< tensors that were made, changed or taken, by name in the
                                        ///< result, with the bits of their numbers in hexadecimal or ""
-  std::set<std::string> dropped = {};  ///< tensors of the source that go: "FILE: NAME"
-  std::set<std::string> files = {};    ///< files that go, are taken in or are written otherwise
+  std::set<std::string> dropped = {};  ///< tensors of the source that are removed: "FILE: NAME"
+  std::set<std::string> files = {};    ///< files that are removed, added or rewritten
   std::vector<Setting> settings = {};
-  std::string prefix = {};                  ///< what goes from the names of all tensors: "model."
+  std::string prefix = {};  ///< a prefix that is removed from the names of all tensors: "model."
   std::map<std::string, double> loss = {};  ///< relative error in the Frobenius norm, by module
   bool takes_from_donor = false;
   uint64_t bytes = 0;  ///< of the tensors and files that are written otherwise

@@ -164,7 +164,7 @@ function bars(parent, title, items, xTitle, ticks) {
   const x = d3.scaleBand().domain(items.map((d) => d.key)).range([kMargin.left, kWidth - kMargin.right]).padding(items.length > 40 ? 0 : 0.14);
   const y = d3.scaleLinear().domain([0, d3.max(items, (d) => d.count) / all || 1]).nice().range([kHeight - kMargin.bottom, kMargin.top]);
   const axis = d3.axisBottom(x).tickSizeOuter(0);
-  // Where there is little room, every other label.
+  // If there is little room, every other label.
   const some = (list) => (kWidth < 340 ? list.filter((_, i) => i % 2 === 0) : list);
   axis.tickValues(some(ticks ? ticks.map((t) => t.key) : items.map((d) => d.key)));
   if (ticks) axis.tickFormat((key) => ticks.find((t) => t.key === key).label);

@@ -99,10 +99,10 @@ Report diff_report(const DiffResult& result, uint64_t failed);
 Report eval_report(const EvalFigures& figures, const std::filesystem::path& model,
                    const std::filesystem::path& against, const std::vector<std::string>& worst);
 
-/// What the report of a compression shows besides its matrices.
+/// The parts of a report on a compression besides its matrices.
 struct CompressionFacts {
   std::filesystem::path model, artifact;
-  int64_t windows = 0, tokens = 0;             ///< what statistics were collected of
+  int64_t windows = 0, tokens = 0;             ///< windows and tokens of which statistics were collected
   uint64_t bytes_before = 0, bytes_after = 0;  ///< of weight files
   std::optional<EvalFigures> heldout = {};     ///< the artifact against the model, on other windows
 };

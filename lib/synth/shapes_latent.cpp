@@ -59,7 +59,7 @@ constexpr SynthOption kReleasedOptions[] = {{"*.attn.indexer.*", compresses_by_4
 // Models with multi-head latent attention: DeepSeek-V3 and models derived from it.
 
 bool is_dense_of_three(int64_t layer, int64_t) { return layer < 3; }
-/// True for the layers of GLM-5.2 that have their own index of tokens. The draft is one of them.
+/// True for the layers of GLM-5.2 that have a sparse-attention indexer. The draft is one of them.
 bool has_index(int64_t layer, int64_t) { return layer < 3 || layer % 4 == 2 || layer == kDraftLayer; }
 bool is_draft(int64_t layer, int64_t) { return layer == kDraftLayer; }
 constexpr const char* kCorrection = "*.e_score_correction_bias";

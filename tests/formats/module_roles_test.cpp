@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "formats/families/family.h"
+#include "formats/families/family_rows.h"
 #include "formats/naming.h"
 
 namespace module_roles_test {
@@ -108,6 +108,12 @@ constexpr Case kCases[] = {
     {"kimi_k2.5", "language_model.model.layers.1.mlp.shared_experts.up_proj", "shared-experts"},
     {"minimax_m3", "model.layers.0.block_sparse_moe.shared_experts.w1", "shared-experts"},
     {"hy_v3", "model.layers.1.mlp.router.gate", "router"},
+    {"longcat_flash", "model.layers.1.mlp.router.classifier", "router"},
+    {"jetmoe", "model.layers.1.self_attention.experts.router.layer", "router"},
+    {"a gate of attention", "model.layers.1.self_attn.gate", "attention"},
+    {"a gate of linear attention", "model.layers.1.linear_attn.gate", "linear-attention"},
+    {"a matrix of an expert", "model.layers.1.mlp.experts.0.gate", "experts"},
+    {"a matrix of a shared expert", "model.layers.1.mlp.shared_experts.gate", "shared-experts"},
 };
 
 }  // namespace
@@ -118,6 +124,29 @@ TEST_CASE("modules of every family have the role that they play in it") {
     CAPTURE(c.module);
     const auto role = module_role(c.module, 61);
     CHECK((role ? std::string(role_name(*role)) : "") == c.role);
+    if (std::string_view(c.role) != "mtp" && *c.role != '\0')
+      CHECK(is_router(c.module) == (role == ModuleRole::kRouter));
+  }
+}
+
+TEST_CASE("the routers of all families are routers by every question about roles") {
+  size_t routers = 0;
+  for (const FamilyShapes& family : family_shapes()) {
+    for (const FamilyRow& row : family_rows(family.parameters)) {
+      if (row.kind != ParameterKind::kRouter || row.is_bias || row.n == "1") continue;
+      std::string name(row.module());
+      for (size_t at; (at = name.find('#')) != name.npos;) name.replace(at, 1, "0");
+      CAPTURE(name);
+      ++routers;
+      CHECK(is_router(name));
+      CHECK(module_role(name, 1) == ModuleRole::kRouter);
+      CHECK(is_router_part(has_part(name, "router") ? "router" : "gate"));
+    }
+  }
+  CHECK(routers > 20);
+  for (const std::string_view path : router_paths()) {
+    const std::string name = fmt::format("model.layers.0.mlp.{}", path);
+    CHECK((is_router(name) && module_role(name, 1) == ModuleRole::kRouter));
   }
 }
 

@@ -55,7 +55,7 @@ class Argument {
   /// Sets the name of the value. Values named FILE, DIRECTORY and PATH are completed as files, directories
   /// and paths.
   Argument& value_name(const std::string& name);
-  /// Leaves out that the argument may be given again, since its description says how often.
+  /// Leaves out that the argument may be given again, since its description states how often.
   Argument& tells_count();
   /// Sets the default to show, if it differs from the bound variable's value.
   Argument& default_text(const std::string& text);

@@ -81,7 +81,7 @@ Device choose_device(const Common& common);
 /// run. Throws Error like choose_device(), and also if --device asks for cuda and the solvers do not run.
 Device choose_solver_device(const Common& common, bool solves);
 
-/// The name of a device for people: "cpu" or "cuda (NVIDIA H200)".
+/// The name of a device for messages: "cpu" or "cuda (NVIDIA H200)".
 std::string device_text(Device device);
 /// The name of a device, for a command that "auto" would run on a CUDA device. If it runs on the CPU, the
 /// reason is added: "cpu (no CUDA device: ...)".

@@ -14,7 +14,7 @@ int print_lint_rules(const Common& common, const LintLevels& levels);
 /// Markdown if it is "all". Returns the exit code. Throws ErrorLines if no id matches.
 int explain_lint_rules(const Common& common, const std::string& glob);
 
-/// Prints a report for people. It has the first findings of each rule with their first consequences or, with
+/// Prints a report as text. It has the first findings of each rule with their first consequences or, with
 /// --verbose, all of them. `read` is a text about the data that was read.
 void print_lint_report(const Common& common, const LintReport& report, const std::string& path,
                        const std::string& read);

@@ -13,7 +13,7 @@
 
 namespace twofour {
 
-/// What the short help of a command shows. Rows of one group follow each other, in the order of use.
+/// The contents of the short help of a command. Rows of one group follow each other, in the order of use.
 struct CommandHelp {
   const char* command;
   const char* group;          ///< title above the command in the program's help

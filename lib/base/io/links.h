@@ -37,7 +37,7 @@ std::optional<LinkOutside> link_outside(const std::filesystem::path& folder,
 std::string text_of(const LinkOutside& link);
 
 /// Opens a file below a folder. With kInside, throws Error if the path leads out of the folder. The check
-/// looks at the opened file, so that no link can be changed in between.
+/// examines the opened file, so that no link can be changed in between.
 InputFile open_below(const std::filesystem::path& folder, const std::filesystem::path& path, Links links);
 
 /// Describes a link to nothing: "a link to ../../blobs/x, which is not there (copied without -L?)". Empty for

@@ -25,7 +25,7 @@ inline constexpr uint64_t kCacheWindow = 2u << 20;
 /// Returns for each window of a file whether the page cache has a page of it, by cachestat(2). Empty if the
 /// kernel lacks that call (before Linux 6.5).
 std::optional<std::vector<bool>> resident_by_cachestat(int fd, uint64_t size);
-/// Returns the same by mincore(2), which looks at every page.
+/// Returns the same by mincore(2), which checks every page.
 std::vector<bool> resident_by_mincore(int fd, uint64_t size);
 /// Returns the same by the fastest call that works. If this user neither owns the file nor may write to it,
 /// the kernel reports nothing, and all windows count as resident.

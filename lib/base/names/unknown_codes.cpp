@@ -48,7 +48,7 @@ class UnknownCodes {
              return p.kind == PartKind::kScale && has_beside(module, p.name);
            });
   }
-  /// True if find_weight_modules() reads the tensor or says why not.
+  /// True if find_weight_modules() reads the tensor or reports why not.
   static bool is_looked_at(const TensorInfo& t, const std::string& module, std::string_view part) {
     const auto rows = weight_dialects();
     const bool is_known = std::any_of(rows.begin(), rows.end(), [&](const WeightDialect& d) {

@@ -40,7 +40,7 @@ std::vector<float> difference(const std::vector<float>& a, const std::vector<flo
   return out;
 }
 
-/// The linears of a stage, for people.
+/// A short name of a stage for messages.
 const char* stage_word(LayerStage stage) {
   switch (stage) {
     case LayerStage::kAttentionInput:
@@ -159,7 +159,8 @@ void Compression::see_half(int64_t layer, LayerHalf half, const Round& round, co
   ExpertChoice chosen;
   if (is_sequential()) {
     residual = difference(dense, compressed);
-    // In a round of a whole layer, the second half gets the output of the first half with dense linears.
+    // If the round is a whole layer, the feed-forward half takes the output of the attention half, whose
+    // linears are still dense.
     const bool goes_on = half == LayerHalf::kAttention && last_of(round, LayerHalf::kFeedForward);
     compressed_.run_half(
         layer, half, parts, compressed,

@@ -15,11 +15,11 @@
 
 namespace twofour {
 
-/// Returns a recipe that has `statistics` for every rule that they can solve. Groups in `encoded` are not
+/// Returns the recipe with `statistics` in each rule that can use them. Groups in `encoded` are not
 /// solved again.
 Recipe with_statistics(Recipe recipe, std::shared_ptr<const Statistics> statistics, const std::string& hash,
                        std::shared_ptr<const EncodedBefore> encoded = {});
-/// Returns a recipe whose rules have no statistics, like a recipe from before a model is compressed.
+/// Returns the recipe without statistics, as it was before compression.
 Recipe without_statistics(Recipe recipe);
 
 /// The linears of a checkpoint to which a recipe gives another number format, in groups that share a scale.
@@ -32,7 +32,7 @@ class SolvedLinears {
 
   /// The linears by the names under which they are written. A stack has one name for each expert.
   const std::set<std::string>& all() const { return all_; }
-  /// The linears whose weights statistics choose.
+  /// The linears whose weights are chosen by statistics.
   const std::set<std::string>& by_statistics() const { return by_statistics_; }
   /// The conversion that the recipe describes.
   const Plan& plan() const { return plan_; }

@@ -33,7 +33,7 @@ struct CodedModule {
   bool is_fp8() const { return format->tiles && format->group == 0; }
   bool is_mxfp8() const { return format->tiles && format->group > 0; }
   bool is_mxfp4() const { return format->pairs && !format->global_scale; }
-  /// Returns the format for people: "NVFP4", "FP8 with a scale a row".
+  /// Returns the format for messages: "NVFP4", "FP8 with a scale a row".
   std::string text() const;
 };
 

@@ -17,7 +17,7 @@ struct GroupKeys {
   const char* type = "float";
   std::string strategy{};   ///< alternatives separated by |; empty: any
   int64_t group = 0;        ///< 0: any group size fits
-  const char* format = "";  ///< alternatives likewise
+  const char* format = "";  ///< alternatives separated by |
 };
 
 GroupKeys keys_of(const CodedModule& m) {
@@ -110,7 +110,7 @@ class GroupLint : public PromiseCheck {
   }
 
  private:
-  /// Which keys of a group's weights fit a module.
+  /// The keys of a group's weights that fit a module.
   struct Fits {
     bool bits, type, strategy, size;
     int misses() const { return !bits + !type + !strategy + !size; }
@@ -252,12 +252,12 @@ class GroupLint : public PromiseCheck {
       if (p_.of[i].entry == nullptr) continue;
       const std::string wanted = keys_of(modules_[i]).format, own = text_of(*p_.of[i].entry, "format");
       const std::string& configured = own.empty() ? whole : own;
-      const bool other = is_one_of(configured, wanted) || is_whole_other(i);
-      const Json& says = own.empty() ? *p_.words : *p_.of[i].entry;
-      votes_.add(own.empty() ? key : p_.of[i].place + ".format", i, other ? "" : first_of(wanted),
-                 shown_setting(member(says, "format")));
+      const bool no_vote = is_one_of(configured, wanted) || is_whole_other(i);
+      const Json& holder = own.empty() ? *p_.words : *p_.of[i].entry;
+      votes_.add(own.empty() ? key : p_.of[i].place + ".format", i, no_vote ? "" : first_of(wanted),
+                 shown_setting(member(holder, "format")));
     }
-    // If groups state a format, the config's own format must be one of theirs.
+    // If groups state formats, the config's format must be one of these.
     if (stated.empty() || whole == "mixed-precision" || stated.contains(whole)) return;
     reporter_.add("config-format", s_.setting(key), "expected {} (groups), found {}",
                   stated.size() > 1 ? "mixed-precision" : *stated.begin(),
@@ -277,8 +277,8 @@ class GroupLint : public PromiseCheck {
   void check_targets() {
     size_t count = 0, first = 0;
     for (size_t i = 0; i < modules_.size(); ++i) {
-      const bool has_user_form = modules_[i].format->global_scale || modules_[i].is_fp8();
-      if (p_.of[i].entry != nullptr || has_user_form || modules_[i].is_stack) continue;
+      const bool is_covered_by_lookups = modules_[i].format->global_scale || modules_[i].is_fp8();
+      if (p_.of[i].entry != nullptr || is_covered_by_lookups || modules_[i].is_stack) continue;
       if (count++ == 0) first = i;
     }
     if (count == 0) return;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "formats/module_kinds.h"
 #include "formats/module_roles.h"
 #include "lib/lint/content/checks.h"
 

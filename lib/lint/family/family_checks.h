@@ -42,7 +42,7 @@ class FamilyLint {
 void lint_family_layers(FamilySubject& subject, LintReporter& reporter);
 /// Checks keys that decide whether a tensor exists.
 void lint_family_switches(FamilySubject& subject, LintReporter& reporter);
-/// Compares keys that state sizes with all tensors, and each tensor with most others.
+/// Compares the sizes in config.json with all tensors. Then compares each tensor with the majority.
 void lint_family_sizes(FamilySubject& subject, LintReporter& reporter);
 
 /// Reports tensors that are missing although config.json and the rows ask for them.

@@ -191,7 +191,7 @@ class Choices : public SettingLint {
     }
   }
 
-  /// Checks the list of layers with an index of tokens of their own. Other layers share that of a layer
+  /// Checks the list of layers with a sparse-attention indexer. Other layers share the indexer of a layer
   /// before.
   void check_indexers() {
     const Json* types = configured("indexer_types");

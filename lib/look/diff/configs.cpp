@@ -23,12 +23,12 @@ namespace {
 /// unknown key may be a factor, a window or a switch of a new family. Source: huggingface/transformers 5.17,
 /// configuration_utils.py, generation/configuration_utils.py and the configuration_*.py of its models.
 constexpr std::string_view kHarmless[] = {
-    // Where a model comes from, and how it is loaded and labelled.
+    // The origin of a model, its loading and its labels.
     "name_or_path", "transformers_version", "auto_map", "dtype", "expert_dtype", "use_bfloat16", "license",
     "tokenizer_class", "processor_class", "finetuning_task", "task_specific_params", "problem_type",
     "id2label", "label2id", "num_labels", "torchscript", "tf_legacy_loss", "attn_implementation",
     "unsloth_fixed", "unsloth_version", "model_name", "language", "tags",
-    // What a call returns, and how it keeps its cache.
+    // The results of a call, and its cache.
     "use_cache", "return_dict", "return_dict_in_generate", "output_attentions", "output_hidden_states",
     "output_scores", "output_logits", "output_router_logits", "keys_to_ignore_at_inference",
     "cache_implementation", "chunk_size_feed_forward",
@@ -196,10 +196,10 @@ void compare_quantization(const Matrices& ours, const Matrices& theirs,
     if (other == by_name.end()) continue;
     const Scheme x = configured(said_a, m.name), y = configured(said_b, m.name);
     if (x == y) continue;
-    // Whether an engine takes floats for codes is a question to lint, which knows the engines' lists.
+    // lint decides if an engine takes floats for codes, because it knows the engines' lists.
     const bool is_stored_alike = m.format->coded && as_configured(scheme_of(a, m)).format ==
                                                         as_configured(scheme_of(b, *other->second)).format;
-    // A config without an entry states nothing. That codes lack one is for lint to say.
+    // A config without an entry states nothing. lint reports codes without an entry.
     const bool are_stated = !entry_a.is_null() && !entry_b.is_null();
     Group& group =
         groups[{are_stated && is_stored_alike && x.format != y.format, scheme_label(x), scheme_label(y)}];

@@ -81,7 +81,7 @@ struct DiffEntry {
 struct DiffRow {
   std::string layer;                            ///< "model.layers.3"; empty if it belongs to no layer
   std::string projection;                       ///< the rest without expert numbers: "mlp.experts.up_proj"
-  std::array<uint64_t, kDiffClasses> counts{};  ///< of entries, by class
+  std::array<uint64_t, kDiffClasses> counts{};  ///< numbers of entries by class
   ValueError error;                             ///< over all entries with figures (kWithin, kDifferent)
   FirstValues first{};                          ///< as in DiffEntry
   size_t worst = 0;                             ///< entry with the smallest SNR, if there are figures
@@ -105,7 +105,7 @@ struct DiffResult {
   bool headers_only = false;
   std::vector<DiffEntry> entries;               ///< in natural order of names
   std::vector<DiffRow> rows;                    ///< in natural order of layer, then projection
-  std::array<uint64_t, kDiffClasses> counts{};  ///< of entries, by class
+  std::array<uint64_t, kDiffClasses> counts{};  ///< numbers of entries by class
   uint64_t renamed = 0;                         ///< entries whose tensors have different names in A and B
   uint64_t same_bytes = 0;                      ///< entries that are equal byte for byte
   std::vector<DiffFile> files;                  ///< by name; not counted anywhere

@@ -26,7 +26,7 @@ struct ValueError {
   double max_abs = 0;       ///< the largest difference; NaN if any difference is
   uint64_t weights = 0, different = 0;
   uint64_t beyond = 0;     ///< weights that differ by more than a tolerance
-  WeightDifference first;  ///< the first of these, in the order e, n, k
+  WeightDifference first;  ///< the first difference, in the order e, n, k
 
   /// Adds row `n` of expert `e`. A difference is beyond the tolerance if it is larger than `tolerance` times
   /// the magnitude of the source's weight (2^-126 if the weight is smaller).

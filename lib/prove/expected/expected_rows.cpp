@@ -39,8 +39,8 @@ class SlowRowQuantizer : public RowQuantizer {
   GroupScale survey(const QuantizedGroup& group) override {
     GroupScale scale;
     CastRange range;
-    const Rule& words = *group.encode_rule().words;
-    bool may_cast = !expects_2_4(words.pattern.text()) && words.exact.text() != "off";
+    const Rule& settings = *group.encode_rule().settings;
+    bool may_cast = !expects_2_4(settings.pattern.text()) && settings.exact.text() != "off";
     for (const EncodedMatrix& m : group.matrices()) {
       may_cast = may_cast && m.source->format == WeightFormat::kMxfp4;
       for_each_strip(group, m, {0, m.rows, 0, m.k}, [&](const RowRange& rows) {
@@ -70,10 +70,11 @@ class SlowRowQuantizer : public RowQuantizer {
   void quantize(const QuantizedGroup& group, const GroupScale& scale, size_t matrix, const RowRange& rows,
                 std::span<uint8_t> codes, std::span<uint8_t> scales) override {
     const EncodedMatrix& m = group.matrices()[matrix];
-    const EncodeRule& words = group.encode_rule();
+    const EncodeRule& encode_rule = group.encode_rule();
     const auto inputs = static_cast<size_t>(rows.k1 - rows.k0), k = static_cast<size_t>(m.k),
                k0 = static_cast<size_t>(rows.k0);
-    const bool divides = divides_in(words.dialect->name), prunes = expects_2_4(words.words->pattern.text());
+    const bool divides = divides_in(encode_rule.dialect->name),
+               prunes = expects_2_4(encode_rule.settings->pattern.text());
     const ExpectedRule rule = rule_of(group);
     const ExpectedNvfp4 expected(rule, expected_global(rule, scale.amax, divides));
     for_each_strip(group, m, rows, [&](const RowRange& some) {
@@ -107,9 +108,9 @@ class SlowRowQuantizer : public RowQuantizer {
   }
 
   ExpectedRule rule_of(const QuantizedGroup& group) const {
-    const Rule& words = *group.encode_rule().words;
+    const Rule& settings = *group.encode_rule().settings;
     ExpectedRule rule =
-        expected_rule(words.arithmetic.text(), words.block_scale.text(), words.zero_block.text());
+        expected_rule(settings.arithmetic.text(), settings.block_scale.text(), settings.zero_block.text());
     rule.weight_type = matrix_weight_type(source_, group.matrices());
     return rule;
   }

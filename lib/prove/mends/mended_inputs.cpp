@@ -265,7 +265,7 @@ class DerivedInputScales {
 
 bool is_side(std::string_view name, char side) { return name.ends_with(fmt::format(".{}_scale", side)); }
 
-/// Whether all numbers of a scale of the cache are usable.
+/// True if all numbers of a scale of the cache are usable.
 bool is_usable_scale(const MendedTensor& t) {
   const std::vector<float> values = t.floats();
   return !values.empty() && std::all_of(values.begin(), values.end(), is_usable);

@@ -61,7 +61,8 @@ class Search {
   }
   bool has_codes() const { return !modules_.empty(); }
 
-  /// Adds the tensors of a source that concern the modules and are in the result as `is_there` says.
+  /// Adds the tensors of a source that concern the modules and are in the result if `is_there` is true for
+  /// them.
   void add(const Checkpoint& source, bool is_there, const char* problem, std::vector<LostTerm>& found) const {
     for (size_t i = 0; i < source.tensors().size(); ++i) {
       if (stays_(source, i) == is_there && concerns(source.tensors()[i].name))

@@ -7,7 +7,7 @@
 
 namespace twofour {
 
-/// What changes the weights of modules with codes that a graft took, and is not with them in the result: a
+/// Tensors that change the weights of modules with codes that a graft took, but are missing in the result: a
 /// tensor of the donor that was left, a tensor of the base that stayed, or a setting of one config alone.
 struct LostTerm {
   std::string where, problem;

@@ -50,7 +50,7 @@ struct LayerReport {
   bool exact = false;         ///< the artifact and the pruned source give exactly the same doubles
   double cosine = 0;          ///< between the layer's outputs with dense weights and with the artifact's
                               ///< weights
-  double relative_error = 0;  ///< of the same outputs, in the Frobenius norm
+  double relative_error = 0;  ///< relative error of the same outputs, in the Frobenius norm
 };
 
 /// The comparison of a layer on the CUDA device with the reference in double over the same weights. The

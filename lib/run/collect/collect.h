@@ -17,7 +17,7 @@ struct CollectInput {
   std::string text;      ///< description of the windows, which is stored in the file
 };
 
-/// What collecting needs and produces. It is known before collecting begins.
+/// The needs and the results of collecting. It is known before collecting begins.
 struct CollectPlan {
   uint64_t peak_memory = 0;  ///< bytes, without the program itself and mapped files
   uint64_t file_bytes = 0;

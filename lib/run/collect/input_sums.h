@@ -34,7 +34,7 @@ struct PlannedEntry {
   std::string name;
   std::vector<std::string> linears;
   int64_t k = 0;
-  int64_t times = 1;  ///< how many times each token counts
+  int64_t times = 1;  ///< the weight of each token in the sums
   /// A linear that has a target offset [n, K].
   struct Target {
     std::string linear;

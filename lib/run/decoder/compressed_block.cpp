@@ -9,16 +9,17 @@
 namespace twofour {
 namespace {
 
-// Where sources of DeepSeek-V4 round differently, the decoder rounds nothing: activations are float32, so
-// queries, keys and entries are not in FP8 or FP4, the norms of queries and of entries and the scores of the
-// index are float32, and inputs of wo_a are not quantized. In float32 the orders of these roundings agree,
-// and the rules for the smallest scales and for ties of FP4 codes, which are rules of caches, do not apply.
+// The sources of DeepSeek-V4 round differently in places. There, the decoder rounds nothing: activations are
+// float32, so queries, keys and entries are not in FP8 or FP4, the norms of queries and of entries and the
+// scores of the index are float32, and inputs of wo_a are not quantized. In float32 the orders of these
+// roundings agree, and the rules for the smallest scales and for ties of FP4 codes, which are rules of
+// caches, do not apply.
 
 /// Projections of the tokens of a batch.
 struct CompressedInputs {
   std::vector<float> q;              ///< [tokens, heads, head_size]
   std::vector<float> kv;             ///< [tokens, head_size]
-  std::vector<float> values, gates;  ///< of the compressor, [tokens, columns]
+  std::vector<float> values, gates;  ///< values and gates of the compressor, [tokens, columns]
   std::vector<float> index_values, index_gates;
   std::vector<float> index_q, index_weights;  ///< [tokens, index_heads, index_size], [tokens, index_heads]
 };

@@ -14,12 +14,12 @@
 
 namespace twofour {
 
-/// What one layer keeps of the tokens of a sequence so far.
+/// The state of one layer after the tokens of a sequence so far.
 struct LayerCache {
   std::vector<float> keys, values;       ///< of a layer with attention
-  std::vector<float> window, recurrent;  ///< of a layer with linear attention, see DeltaShape
-  /// Of a layer with compressed entries, whose window is in `keys`: the entries, keys of the index, and the
-  /// tokens that have no entry yet.
+  std::vector<float> window, recurrent;  ///< the states of linear attention, see DeltaShape
+  /// The state of a layer with compressed entries, whose window is in `keys`: the entries, keys of the index,
+  /// and the tokens that have no entry yet.
   std::vector<float> entries, index_keys;
   cpu::CompressorState compressor, index_compressor;
 };

@@ -18,9 +18,9 @@ inline size_t at(int64_t i) { return static_cast<size_t>(i); }
 inline constexpr double kLatentEpsilon = 1e-6;
 
 struct AttentionWeights {
-  ModelVector norm;                  ///< before the attention of any kind
-  ModelVector norm_behind;           ///< of the output, before it is added; only if the model has it
-  ModelMatrix q, k, v, o;            ///< latent attention has q only if it has no rank for q
+  ModelVector norm;         ///< before the attention of any kind
+  ModelVector norm_behind;  ///< the norm of the output before it is added; empty if the model has none
+  ModelMatrix q, k, v, o;   ///< latent attention has q only if it has no rank for q
   ModelMatrix q_a, q_b, kv_a, kv_b;  ///< only for latent attention
   ModelVector q_norm, k_norm, q_a_norm, kv_a_norm, sinks;
   size_t input_group = 0, q_group = 0, latent_group = 0, output_group = 0;  ///< indices in
@@ -132,7 +132,7 @@ void run_feed_forward(const DecoderState& state, int64_t layer, std::span<const 
 /// to all. `hidden` is [tokens, streams * H].
 void run_half_on_cpu(const DecoderState& state, int64_t layer, LayerHalf half,
                      std::span<const SequencePart> batch, std::span<float> hidden, const HalfRun& run);
-/// What the last norm reads: `hidden` [tokens, streams * H] as one stream [tokens, H].
+/// Returns the input of the last norm: `hidden` [tokens, streams * H] as one stream [tokens, H].
 std::vector<float> read_head_stream(const DecoderState& state, std::span<const float> hidden);
 
 }  // namespace twofour

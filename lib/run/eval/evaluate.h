@@ -59,7 +59,7 @@ struct EvalFigures {
                                  ///< model
 };
 
-/// What an evaluation needs. It is known before the evaluation begins.
+/// The needs of an evaluation. It is known before the evaluation begins.
 struct EvalPlan {
   int64_t windows_at_once = 1;
   uint64_t peak_memory = 0;   ///< bytes, without the program itself and mapped files

@@ -98,10 +98,10 @@ class TensorSource {
   /// `codes` [rows, (k1 - k0) / 2] and `scales` [rows, (k1 - k0) / 16]. Several threads may call it at once.
   virtual void read_rows(size_t codes_tensor, const RowRange& rows, std::span<uint8_t> codes,
                          std::span<uint8_t> scales) const;
-  /// What twofour.json records about computing the module with these codes. Available once all rows of the
+  /// The record in twofour.json about computing the module with these codes. Available once all rows of the
   /// module were read. null: there is nothing to record.
   virtual Json computed_result(size_t) const { return nullptr; }
-  /// Findings, for people, about the tensors computed so far.
+  /// Findings, for messages, about the tensors computed so far.
   virtual Findings computed_findings() const { return {}; }
   /// The texts of config files whose bytes are known, by file name. Other config files are written from their
   /// values.
@@ -120,7 +120,7 @@ class TensorSource {
   virtual std::vector<LinkOutside> links_outside() const;
 };
 
-/// What Checkpoint::open_loosely() found.
+/// The result of Checkpoint::open_loosely().
 struct LooseFiles {
   /// A tensor of a name that another tensor has.
   struct Duplicate {
@@ -224,7 +224,7 @@ class Checkpoint {
 
  private:
   std::shared_ptr<Json> read_config(const char* name);
-  /// With `loose`, tensors of one name are no Error. `index` says which stays.
+  /// With `loose`, tensors of one name are no Error. `index` decides which stays.
   void open_shards(const std::vector<std::string>& names, Io io, LooseFiles* loose = nullptr,
                    const IndexFile* index = nullptr);
   void note_incomplete_modules();

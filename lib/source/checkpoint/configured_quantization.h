@@ -92,8 +92,9 @@ class ConfiguredQuantization {
   std::string contradiction_of_quark(const std::string& module, WeightFormat format);
 
   std::map<std::string, std::string> ignored_;
-  std::optional<PatternList> patterns_;                  ///< patterns of ignored_, compiled on first use
-  std::map<std::string, ConfigPattern> quark_patterns_;  ///< of layer_quant_config, compiled on first use
+  std::optional<PatternList> patterns_;  ///< patterns of ignored_, compiled on first use
+  std::map<std::string, ConfigPattern>
+      quark_patterns_;  ///< patterns of layer_quant_config, compiled on first use
   lookups::TargetGroups targets_;
 };
 

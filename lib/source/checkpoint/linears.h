@@ -51,7 +51,7 @@ struct Linear {
   std::string contradiction{};
   bool lacks_config =
       false;  ///< GPTQ only: nothing states how zero points are stored; others than 8 are refused
-  /// INT4 only: the config says that inputs are in order of their groups; a group_index must agree.
+  /// INT4 only: the config states that inputs are in order of their groups; a group_index must agree.
   bool is_ordered = false;
   /// The order of the rows in a stack of gate and up. WeightReader returns the rows as they are stored.
   GateUpRows rows = GateUpRows::kHalves;

@@ -108,7 +108,8 @@ Json config_with_layout(const Checkpoint& source, Json entry, const Json* base) 
     const Json* value = value_at(source.config(), other);
     if (&other != place && value != nullptr) entry["beside_base"][other.name()] = *value;
   }
-  return with_entry(source.config(), nullptr, std::move(entry));  // readers of layouts look at the top
+  return with_entry(source.config(), nullptr,
+                    std::move(entry));  // readers of layouts expect it at the top level
 }
 
 std::vector<SideConfig> read_side_configs(const std::filesystem::path& directory) {

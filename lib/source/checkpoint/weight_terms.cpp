@@ -357,7 +357,7 @@ class Terms {
   const TensorAccess& access_;
   std::vector<WeightTerm> found_;
   std::set<std::string, std::less<>> incomplete_;  ///< modules that were found incomplete
-  std::set<std::string, std::less<>> tables_;      ///< embeddings in pieces that were looked at
+  std::set<std::string, std::less<>> tables_;      ///< embeddings in pieces that were checked
   std::set<const Shard*> described_;               ///< files that describe codes
   std::vector<size_t> others_;                     ///< tensors that are no terms but parts of modules
   std::vector<std::pair<size_t, PartName>> lost_;  ///< terms without a linear

@@ -35,11 +35,11 @@ Scheme as_configured(const Scheme& stored);
 /// config of method "fp8", or DeepSeek-V4's. null means floats.
 Scheme configured_scheme(const Json& entry);
 
-/// Returns the name of a scheme for people and for the tables of engines' loaders: "unquantized", "NVFP4",
+/// Returns the name of a scheme for messages and for the tables of engines' loaders: "unquantized", "NVFP4",
 /// "NVFP4 without input scales", "FP8 by blocks" (with the size of blocks if `with_size`).
 std::string scheme_label(const Scheme& configured, bool with_size = true);
 
-/// What a config states about the inputs of a module.
+/// The quantization of a module's inputs that a config states.
 enum class InputPromise {
   kUnknown,  ///< nothing, or something that no rule here reads
   kFloats,   ///< not quantized

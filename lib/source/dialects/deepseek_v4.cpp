@@ -47,7 +47,7 @@ bool is_routed(const std::string& module) {
   return parsed && parsed->kind == BlockKind::kRoutedExperts;
 }
 
-/// Which blocks of routed experts are in NVFP4. mxfp4_drafts is true if experts of drafts are in MXFP4.
+/// The blocks of routed experts that are in NVFP4. mxfp4_drafts is true if experts of drafts are in MXFP4.
 struct Experts {
   std::set<std::string> nvfp4;
   bool mxfp4_drafts = false;

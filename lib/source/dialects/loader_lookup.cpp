@@ -27,7 +27,7 @@ constexpr const char* kFusedNames[] = {"gate_up_proj", "gate_up_proj", "qkv_proj
 /// True for an embedding. The classes of models handle embeddings themselves.
 bool is_table(std::string_view module) { return module.find("embed") != module.npos; }
 
-/// True for a linear that the classes of models always build as floats, whatever the configuration says.
+/// True for a linear that the classes of models always build as floats, whatever the configuration states.
 bool is_built_as_float(const LoadedModule& m) {
   if (m.scheme.format->coded) return false;
   constexpr int64_t kAnyLayers = std::numeric_limits<int64_t>::max();

@@ -9,8 +9,8 @@
 #include "lib/source/dialects/configured_scheme.h"
 #include "lib/source/dialects/output_dialect.h"
 
-// How inference engines find a module's format in a configuration. Each engine is a row of engines(). A check
-// reports an engine that finds another format than the stored one.
+// The search of inference engines for a module's format in a configuration. Each engine is a row of
+// engines(). A check reports an engine that finds another format than the stored one.
 //
 // All engines must read an output alike. If an engine has a loader for a module's format in a
 // configuration of ours, but finds another format there or fails, then the configuration is at fault and is
@@ -62,7 +62,7 @@ std::vector<EngineLayer> engine_layers(const std::vector<LoadedModule>& modules)
 /// The format that an engine finds for a layer.
 struct LookupResult {
   Scheme scheme = {};  ///< the scheme that the engine reads; floats if it treats the layer as not quantized
-  /// What the engine cannot do with this layer. It is a limit of the engine and no fault of the
+  /// The ability that the engine lacks for this layer. It is a limit of the engine and no fault of the
   /// configuration. Empty: there is no limit.
   std::string limit = {};
   /// True if the limit is a missing loader for `scheme`. The configuration is then still wrong if another

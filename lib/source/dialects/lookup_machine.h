@@ -18,7 +18,7 @@ namespace twofour::lookups {
 /// evaluate.
 using NameTest = std::function<bool(const std::string& name)>;
 
-/// How an engine searches a list of modules that are not quantized. Each engine has its own rules.
+/// The search of an engine in a list of modules that are not quantized. Each engine has its own rules.
 struct ListRules {
   const char* engine;
   /// True if the entry `text` matches `name`, the name of a linear or of a part of a fused layer. Either all
@@ -56,7 +56,7 @@ struct Loaders {
   std::span<const std::string_view> linears, experts;
 };
 
-/// How an engine searches the groups of a compressed-tensors config. Each engine has its own rules.
+/// The search of an engine in the groups of a compressed-tensors config. Each engine has its own rules.
 struct GroupRules {
   const char* engine;
   std::string (*name_of)(const EngineLayer& layer);  ///< returns the engine's name of a layer
@@ -69,8 +69,8 @@ struct GroupRules {
   Loaders loaders;
 };
 
-/// How an engine finds a layer's entry in quantized_layers. It looks for the layer's own name, for the names
-/// of its fused parts, or for the first name below it.
+/// The search of an engine for a layer's entry in quantized_layers. It looks for the layer's own name, for
+/// the names of its fused parts, or for the first name below it.
 struct MixedRules {
   const char* engine;
   bool tries_model_prefix;  ///< "model.layers" is also tried as "model.language_model.layers", and vice versa

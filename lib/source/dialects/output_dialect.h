@@ -23,7 +23,7 @@ struct QuantizedConfig {
   std::vector<std::string> heads = {};  ///< names of quantized heads
 };
 
-/// What a dialect writes into config.json, and into hf_quant_config.json beside it.
+/// The statements of a dialect in config.json, and in hf_quant_config.json beside it.
 struct ConfigEntries {
   Json quantization_config;
   Json hf_quant_config = nullptr;  ///< content of hf_quant_config.json; null: the file is not written

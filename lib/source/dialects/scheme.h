@@ -9,7 +9,7 @@
 
 namespace twofour {
 
-/// How the weights of a module are quantized, as far as the module's tensors show it. Modules with the same
+/// The quantization of a module's weights, as far as the module's tensors show it. Modules with the same
 /// scheme share an entry in a configuration.
 struct Scheme {
   WeightFormat format = WeightFormat::kFloat;
@@ -33,7 +33,7 @@ struct Scheme {
 /// Returns the scheme of a linear as the checkpoint stores it.
 Scheme scheme_of(const Checkpoint& checkpoint, const Linear& linear);
 
-/// Returns a scheme as text for people: "FP8 by blocks of 128 x 128", "NVFP4 with input scales".
+/// Returns a scheme as text for messages: "FP8 by blocks of 128 x 128", "NVFP4 with input scales".
 std::string describe(const Scheme& scheme);
 
 }  // namespace twofour

@@ -37,7 +37,7 @@ void hash_begin(int fd, const fs::path& path, uint64_t bytes, ContentHasher& has
 }
 
 /// Opens a complete file that an earlier run left. Returns false if it is absent, if its size or hash
-/// differs, or if its contents cannot be shown to be the object's.
+/// differs, or if nothing identifies its contents.
 bool open_left(const RemoteObject& object, const fs::path& path, int& fd) {
   if (!object.is_pinned()) return false;
   fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);

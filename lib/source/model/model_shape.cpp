@@ -89,7 +89,7 @@ class ShapeReader {
       const std::string_view configured = s_.sizes().text("layer_types", layer),
                              kind = s_.sizes().mixer(layer);
       const bool is_known = kind == "linear_attention" || kind == "full_attention";
-      // A window, or an index of tokens, would make it another layer.
+      // A window, or a sparse-attention indexer, would make it another layer.
       if (!is_known || (types != nullptr && configured != kind && configured != "attention"))
         s_.refuse("layer_types", expected);
       if (kind == "linear_attention") m_.mixers[static_cast<size_t>(layer)] = Mixer::kDelta;

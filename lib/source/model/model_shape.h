@@ -35,7 +35,7 @@ struct AttentionShape {
   double clip = 0;  ///< limit to which queries, keys and values are clamped; 0: none
 };
 
-/// What mixes the tokens of a layer.
+/// The kind of block that mixes the tokens of a layer.
 enum class Mixer {
   kAttention,
   kDelta,  ///< linear attention by the gated delta rule, as kernels/attention/delta_rule.h defines it

@@ -58,7 +58,7 @@ void scale_yarn(const Settings& rope, double theta, int64_t size, double origina
   }
 }
 
-/// Scales plain frequencies as the object `rope` says. Returns the factor by which positions are stretched.
+/// Scales plain frequencies by the object `rope`. Returns the factor by which positions are stretched.
 double scale_rope(const Settings& settings, const Settings& rope, double theta, int64_t positions,
                   std::vector<float>& frequencies, float& amplitude) {
   std::string type = rope.text("rope_type");
@@ -127,7 +127,7 @@ void read_rope(const Settings& settings, const FamilyTraits& family, int64_t siz
     of_part.refuse("partial_rotary_factor", fmt::format("1 for {}", settings.text("model_type")));
   auto rotated = static_cast<int64_t>(static_cast<double>(size) * part);
   // MiniMax's own code and vLLM take rotary_dim. transformers 5.17 does not read it and rotates whole heads
-  // of the released models, whose config says half of them, so it is wrong there.
+  // of the released models, whose config states half of them, so it is wrong there.
   if (family.rotated == 0 && settings.has("rotary_dim")) {
     const int64_t stated = settings.count("rotary_dim");
     const bool both = of_part.sizes().stated("partial_rotary_factor") != nullptr;

@@ -44,7 +44,7 @@ class ModelWeights {
   /// linears' weights.
   explicit ModelWeights(const Checkpoint& checkpoint);
 
-  /// What precedes "layers.0" and the embedding in the files: "model." or, in a checkpoint that also reads
+  /// The prefix of "layers.0" and of the embedding in the files: "model." or, in a checkpoint that also reads
   /// images, "model.language_model." or "language_model.model.". DeepSeek-V4's own files have "".
   const std::string& prefix() const { return prefix_; }
   /// The name of the embedding, with the prefix.

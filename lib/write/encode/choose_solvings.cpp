@@ -99,7 +99,7 @@ UnsolvedByReason choose_solvings(const EncodeRule& rule, bool strict_statistics,
   if (!of_another_model.empty()) return unsolved;
   hold_weights(*s, strict_statistics, planner);
   const auto choose = [&](std::string_view linear) {
-    return choose_solving(*s, linear, rule.words->solving_settings(), rule.pattern.has_value());
+    return choose_solving(*s, linear, rule.settings->solving_settings(), rule.pattern.has_value());
   };
   for (const auto& group : groups) {
     for (size_t i = 0; i < group->matrices().size(); ++i) {

@@ -64,12 +64,12 @@ void check_solving_settings(const Rule& r) {
 }
 
 /// The settings of a rule with every default, as the encoder and the proof read them.
-std::shared_ptr<const Rule> words_of(const Rule& rule) {
-  Rule words = rule;
-  words.selection = {};
-  words.kept = {};
-  words.input_scales = {};
-  return std::make_shared<const Rule>(std::move(words));
+std::shared_ptr<const Rule> settings_of(const Rule& rule) {
+  Rule settings = rule;
+  settings.selection = {};
+  settings.kept = {};
+  settings.input_scales = {};
+  return std::make_shared<const Rule>(std::move(settings));
 }
 
 /// The settings of a rule for MXFP8 or MXFP4. Fills in its defaults.
@@ -94,7 +94,7 @@ EncodeRule mx_rule(Rule& r, WeightFormat format) {
   if (r.arithmetic.empty()) {
     r.arithmetic = r.dialect == "compressed-tensors" ? Arithmetic::compressed_tensors : Arithmetic::modelopt;
   }
-  rule.words = words_of(r);
+  rule.settings = settings_of(r);
   return rule;
 }
 
@@ -142,7 +142,7 @@ EncodeRule fp8_rule(Rule& r) {
   const Spelling spelling = *dialect.spelling(scheme, kFp8Block, kFp8Block);
   scheme.scale = spelling.scale;
   scheme.has_input_scale = spelling.needs_input_scale;
-  rule.words = words_of(r);
+  rule.settings = settings_of(r);
   return rule;
 }
 
@@ -153,14 +153,14 @@ EncodeRule mxfp4_rule(Rule& r) { return mx_rule(r, WeightFormat::kMxfp4); }
 EncodeRule nvfp4_rule(Rule& r) {
   if (r.dialect.empty()) r.dialect = output_dialects()[0].name;
   if (r.arithmetic.empty()) r.arithmetic = output_dialect(r.dialect, true).nvfp4->name;
-  complete_quantize_words(r);
+  complete_quantize_settings(r);
   complete_solving_settings(r, !r.pattern.empty());
   EncodeRule rule;
   rule.to = r.to;
   rule.scheme.format = WeightFormat::kNvfp4;
   rule.dialect = &output_dialect(r.dialect, true);
   rule.divides = rule.dialect->nvfp4->divides;
-  rule.words = words_of(r);
+  rule.settings = settings_of(r);
   check_solving_settings(r);
   const bool solves = r.solves(), masked = !r.mask_hash.empty();
   const std::string pattern = r.name(keys::kPattern);
@@ -182,7 +182,7 @@ EncodeRule nvfp4_rule(Rule& r) {
   return rule;
 }
 
-void complete_quantize_words(Rule& rule) {
+void complete_quantize_settings(Rule& rule) {
   rule.arithmetic = rule.arithmetic.or_default();
   rule.block_scale = rule.block_scale.or_default();
   rule.zero_block = rule.zero_block.or_default();
@@ -195,9 +195,9 @@ void complete_solving_settings(Rule& rule, bool has_pattern) {
 }
 
 EncodeRule prune_rule(const Rule& r, std::string_view dialect) {
-  Rule words = r;
-  words.dialect = dialect;
-  EncodeRule rule = nvfp4_rule(words);
+  Rule with_dialect = r;
+  with_dialect.dialect = dialect;
+  EncodeRule rule = nvfp4_rule(with_dialect);
   rule.in_place = true;
   return rule;
 }

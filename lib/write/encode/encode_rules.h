@@ -14,7 +14,7 @@ EncodeRule nvfp4_rule(Rule& rule);
 EncodeRule prune_rule(const Rule& rule, std::string_view dialect);
 
 /// Fills in the settings of a layout's rule that apply to linears which are quantized first.
-void complete_quantize_words(Rule& rule);
+void complete_quantize_settings(Rule& rule);
 
 /// Fills in the settings by which the statistics of a rule choose weights. A rule without statistics stays as
 /// it is. `has_pattern` is true if the weights are pruned.

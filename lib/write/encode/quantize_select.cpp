@@ -268,9 +268,9 @@ void refuse_experts(const Checkpoint& c, const std::vector<Linear>& modules, con
   problems.add(fmt::format(
       "{}: expected {} for routed experts in the modelopt dialect, because its FP8 experts have one scale a "
       "matrix in every engine that reads it (vLLM 0.33), found {}{}; {} has rows and blocks",
-      c.where(modules[routed[0]].weight), rule.words->name(keys::kGranularity, "tensor"),
-      rule.words->granularity.text(), and_more(routed.size(), " (and {} more)"),
-      rule.words->name(keys::kDialect, "compressed-tensors")));
+      c.where(modules[routed[0]].weight), rule.settings->name(keys::kGranularity, "tensor"),
+      rule.settings->granularity.text(), and_more(routed.size(), " (and {} more)"),
+      rule.settings->name(keys::kDialect, "compressed-tensors")));
 }
 
 /// The chosen linears with odd sizes, and the linears that engines fuse with them.
@@ -299,7 +299,7 @@ void refuse_odd(const Checkpoint& c, const std::vector<Linear>& modules, const E
                   "[{}, {}]{}; {} leaves such linears unchanged, write writes them anyway",
                   c.where(modules[*first].weight), rule.scheme.rows, rule.scheme.cols, rule.dialect->name,
                   row->loaders, matrix_rows(modules[*first]), modules[*first].k,
-                  and_more(count, " (and {} more)"), rule.words->name(keys::kOddBlocks, "keep")));
+                  and_more(count, " (and {} more)"), rule.settings->name(keys::kOddBlocks, "keep")));
 }
 
 void keep_odd(const Checkpoint& c, const std::vector<Linear>& modules, const std::set<size_t>& odd,
@@ -318,7 +318,7 @@ void apply_loader_limits(const Checkpoint& c, const std::vector<Linear>& modules
                          std::vector<size_t>& chosen, Findings& findings, Problems& problems) {
   if (!rule.is_tiled()) return;
   refuse_experts(c, modules, rule, chosen, problems);
-  const OddBlocks odd_blocks = rule.words->odd_blocks.or_default();
+  const OddBlocks odd_blocks = rule.settings->odd_blocks.or_default();
   if (rule.scheme.granularity != Granularity::kBlock || odd_blocks == OddBlocks::kWrite) return;
   const std::set<size_t> odd = odd_groups(modules, rule, chosen);
   if (odd.empty()) return;

@@ -33,7 +33,7 @@ struct EncodeRule {
   std::string to;                                  ///< the value of Rule::to
   Scheme scheme{};                                 ///< the scheme that is written: NVFP4, MXFP4, FP8 or MXFP8
   const OutputDialect* dialect = nullptr;          ///< the dialect that is written
-  std::shared_ptr<const Rule> words;               ///< the rule's settings with every default, but without
+  std::shared_ptr<const Rule> settings;            ///< the rule's settings with every default, but without
                                                    ///< modules
   DType weight_type = DType::kF32;                 ///< see QuantizedGroup::set_weight_type
   bool divides = false;                            ///< the global scale is written as a divisor
@@ -67,8 +67,8 @@ struct EncodeRule {
   Tile tile(int64_t rows, int64_t k) const;
   /// casts() is true if scales are chosen so that values of four-bit sources stay the same. is_strict() is
   /// true if all values of quantized sources must stay the same.
-  bool casts() const { return words->exact != Exact::kOff; }
-  bool is_strict() const { return words->exact == Exact::kStrict; }
+  bool casts() const { return settings->exact != Exact::kOff; }
+  bool is_strict() const { return settings->exact == Exact::kStrict; }
 };
 /// The name of the format that the rule writes: "FP8", "MXFP8", "MXFP4" or "NVFP4".
 const char* encoded_name(const EncodeRule& rule);

@@ -24,7 +24,7 @@ class GroupPlanner {
  public:
   GroupPlanner(const EncodeRule& encode, const Rule& rule, Planner& planner)
       : c_(planner.source),
-        words_(rule),
+        settings_(rule),
         planner_(planner),
         problems_(planner.problems),
         rule_(encode),
@@ -34,7 +34,7 @@ class GroupPlanner {
     const std::vector<Linear>& all = planner_.linears();
     note_unknown_stacks(all);
     std::vector<size_t> chosen =
-        select_encoded(c_, all, words_.selection, rule_, planner_.findings, problems_);
+        select_encoded(c_, all, settings_.selection, rule_, planner_.findings, problems_);
     const size_t matched = chosen.size();
     std::erase_if(chosen, [&](size_t i) { return planner_.is_taken(all[i].weight); });
     if (chosen.empty() && matched > 0 && nvfp4_without_scale().empty()) {
@@ -58,8 +58,8 @@ class GroupPlanner {
           done ? "NVFP4 alone" : "none", all.size(),
           odd == planner_.findings.end() ? "" : fmt::format("; {} {}", odd->where, odd->message)));
     }
-    formed_ = form_groups(rule_, words_.kept, modules_, planner_);
-    unsolved_ = choose_solvings(rule_, words_.strict_statistics, formed_.groups, planner_);
+    formed_ = form_groups(rule_, settings_.kept, modules_, planner_);
+    unsolved_ = choose_solvings(rule_, settings_.strict_statistics, formed_.groups, planner_);
     choose_masks(rule_, formed_.groups, planner_);
     choose_nvfp4_input_scales();
     report();
@@ -77,12 +77,12 @@ class GroupPlanner {
       }
       planner_.add(std::move(group));
     }
-    write_input_scales(words_.to, input_scales_, chosen_, already_nvfp4_, planner_);
+    write_input_scales(settings_.to, input_scales_, chosen_, already_nvfp4_, planner_);
     const bool converts_experts = std::any_of(chosen.begin(), chosen.end(), [&](size_t i) {
       const auto name = parse_module_name(all[i].name);
       return name && name->kind == BlockKind::kRoutedExperts;
     });
-    if (words_.label.empty() || converts_experts) planner_.watch_experts({});
+    if (settings_.label.empty() || converts_experts) planner_.watch_experts({});
   }
 
  private:
@@ -119,12 +119,12 @@ class GroupPlanner {
   /// exception, since its loaders need them.
   void choose_nvfp4_input_scales() {
     if (!rule_.is_nvfp4() || rule_.in_place) return;
-    input_scales_ = std::make_shared<InputScaleRule>(input_scale_rule(words_, dialect_));
+    input_scales_ = std::make_shared<InputScaleRule>(input_scale_rule(settings_, dialect_));
     InputScaleRule& rule = *input_scales_;
     if (rule.words.empty() && !rule.is_needed) {
       if (rule.one_a_layer)
-        throw Error(fmt::format("{}: expected {} beside it, found none", words_.name(keys::kOneInputScale),
-                                words_.name(keys::kInputScale)));
+        throw Error(fmt::format("{}: expected {} beside it, found none", settings_.name(keys::kOneInputScale),
+                                settings_.name(keys::kInputScale)));
       return;
     }
     for (const auto& group : formed_.groups) {
@@ -154,8 +154,9 @@ class GroupPlanner {
   /// Linears that the rule matches, and that lack only the input scale that the rule requires.
   std::vector<Linear> nvfp4_without_scale() const {
     std::vector<Linear> matched;
-    if (!rule_.is_nvfp4() || words_.selection.from_default || !adds_input_scales(words_)) return matched;
-    Chooser chooser(words_.selection, planner_.layers());
+    if (!rule_.is_nvfp4() || settings_.selection.from_default || !adds_input_scales(settings_))
+      return matched;
+    Chooser chooser(settings_.selection, planner_.layers());
     for (const Linear& m : planner_.linears()) {
       const bool lacks = m.nvfp4 && !m.input_scale && !m.stacked && !planner_.is_taken(m.weight);
       if (lacks && chooser.chooses(m.name, false)) matched.push_back(m);
@@ -199,23 +200,23 @@ class GroupPlanner {
       note(Severity::kWarning, "e8m0-expert-scales",
            fmt::format("FP8 experts get E8M0 scales: vLLM (0.33) reads their bytes as F32 numbers without a "
                        "message, and supports only {}",
-                       words_.name(keys::kScaleDtype, "f32")));
+                       settings_.name(keys::kScaleDtype, "f32")));
     }
     if (formed_.without_kept > 0) {
       note(Severity::kWarning, "no-kept-scale",
            fmt::format("{} of {} matrices have no global scale to keep and get new ones, the first {}",
                        formed_.without_kept, formed_.matrices, formed_.first_without_kept));
     }
-    if (rule_.is_nvfp4() && rule_.words->arithmetic == Arithmetic::compressed_tensors &&
-        rule_.words->block_scale != BlockScale::max) {
+    if (rule_.is_nvfp4() && rule_.settings->arithmetic == Arithmetic::compressed_tensors &&
+        rule_.settings->block_scale != BlockScale::max) {
       note(Severity::kNote, "own-extension",
            fmt::format("no producer writes {} in compressed-tensors' arithmetic",
-                       words_.name(keys::kBlockScale, words_.block_scale.text())));
+                       settings_.name(keys::kBlockScale, settings_.block_scale.text())));
     }
   }
 
   const Checkpoint& c_;
-  const Rule& words_;
+  const Rule& settings_;
   Planner& planner_;
   Problems& problems_;
   const EncodeRule& rule_;
@@ -248,12 +249,12 @@ void plan_pruned_groups(const Rule& rule, const std::vector<size_t>& modules, bo
     by_dialect[m.dialect->name].include.push_back(exact_pattern(m.name));
   }
   for (auto& [dialect, selection] : by_dialect) {
-    Rule words = rule;
+    Rule one = rule;
     selection.also = selection.include;
-    words.selection = std::move(selection);
-    EncodeRule encode = prune_rule(words, dialect);
+    one.selection = std::move(selection);
+    EncodeRule encode = prune_rule(one, dialect);
     encode.folds_pairs = folds_pairs;
-    plan_quantized_groups(encode, words, planner);
+    plan_quantized_groups(encode, one, planner);
   }
 }
 

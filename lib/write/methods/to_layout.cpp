@@ -182,7 +182,7 @@ class ToLayout : public Method {
       OutputScales scales = read_scales(c, target, planner.problems);
       check_layout(target, layout_, planner.problems);
       check_computed(c, target, scales, planner.problems);
-      if (!scales.computed.empty()) complete_quantize_words(rule);
+      if (!scales.computed.empty()) complete_quantize_settings(rule);
       check_fold(target, scales, rule, planner.problems, planner.findings);
       const bool k_outer = c.nvfp4_modules()[target.sources[0].module].k_outer;
       const Tiling tiling = make_tiling(target, layout_, k_outer, planner.limits);
@@ -209,17 +209,17 @@ std::unique_ptr<Method> make_to_layout(Rule& rule) {
     throw Error(fmt::format("{}: expected a layout that holds a pattern, found {}", options::kMask, rule.to));
   }
   complete_solving_settings(rule, !pattern.empty());
-  Rule words = rule;
+  Rule quantized = rule;
   if (rule.solves() || !rule.mask_hash.empty()) {
     if (!rule.pattern.empty() && rule.pattern != pattern) {
       throw Error(fmt::format("{}: expected {} with {}, found {}", rule.name(keys::kPattern),
                               pattern.empty() ? "none" : fmt::format("{} or none", pattern.text()), rule.to,
                               rule.pattern.text()));
     }
-    words.pattern = pattern;
+    quantized.pattern = pattern;
   }
-  complete_quantize_words(words);
-  make_quantize(words);  // this throws Error on unknown values of settings
+  complete_quantize_settings(quantized);
+  make_quantize(quantized);  // this throws Error on unknown values of settings
   return std::make_unique<ToLayout>(rule);
 }
 

@@ -12,7 +12,7 @@ namespace twofour {
 /// Checks of the places where results are written. Existing files that are not twofour's stay as they are,
 /// and no input is overwritten.
 
-/// What to do with files that a destination already has.
+/// The treatment of files that a destination already has.
 enum class Existing {
   kRefuse,
   kReplace,  ///< empty a directory that twofour wrote

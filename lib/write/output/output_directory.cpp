@@ -42,9 +42,9 @@ OutputDirectory::OutputDirectory(const Destination& destination) : path_(destina
     created_ = true;
   }
   journal_.emplace(path_, Sharing::kAlone);
-  bool empties = false;  // a journal of a run that empties the directory stays
+  bool empties = false;  // true if this run empties the directory: its journal is not removed
   try {
-    // The path may lead elsewhere since the first look, and the journal be in another folder.
+    // The path may have been replaced after the first check. The journal is then in another directory.
     destination.check_same_directory();
     if (destination.existing() == Existing::kReplace) destination.check_same_names(names_in(path_));
     empties = destination.existing() == Existing::kReplace;

@@ -22,7 +22,7 @@ class Method {
   virtual void finish(PlannedRules&) const {}
   /// The value of "twofour.layout" in the headers of the files: a layout, or the format of a checkpoint.
   virtual std::string file_format(const Rule& rule) const { return rule.to; }
-  /// A short description of the result, for people. The rule's settings must be complete.
+  /// A short description of the result, for messages. The rule's settings must be complete.
   virtual std::string summary(const Rule& rule) const {
     return rule.pattern.empty() ? rule.to : std::string(rule.pattern.text());
   }

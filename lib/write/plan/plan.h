@@ -51,7 +51,7 @@ struct ConfigFiles {
 /// Every file, tensor and offset of an artifact, fixed before a byte is written.
 struct Plan {
   Recipe recipe;        ///< with every default filled in
-  std::string summary;  ///< the result of the rules, for people: "v7", "2:4 NVFP4 (modelopt)"
+  std::string summary;  ///< the result of the rules, for messages: "v7", "2:4 NVFP4 (modelopt)"
   MemoryLimits limits;
   Transformations transformations;
   /// In the order of their numbers, by which OutputTensor::file, ShardRecord::file and split_tasks() count.
@@ -67,7 +67,7 @@ struct Plan {
   uint64_t reader_bytes = 0;  ///< memory of a worker's reader (Checkpoint::reader_bytes), beside its own
                               ///< buffers
   uint64_t unit_bytes = 0;    ///< largest buffers that a unit needs, in bytes
-  bool solves = false;        ///< statistics choose weights
+  bool solves = false;        ///< weights are chosen by statistics
   uint64_t source_names = 0;  ///< number of the source's tensors that transformations name
 
   /// The indices in `tensors` of the parts of a transformation.

@@ -41,7 +41,7 @@ class Planner {
   Problems& problems;
   WrittenConfig config;
 
-  /// Begins a rule. `label` is the reason, for people, of the transformations and kept tensors that follow.
+  /// Begins a rule. `label` is the reason, for messages, of the transformations and kept tensors that follow.
   void begin_rule(const std::string& label) { labels_.push_back(label); }
   /// Adds a transformation. Drops it if other transformations took all of its sources. It is a problem if
   /// they took only some of them.

@@ -31,8 +31,8 @@ struct MemoryLimits {
   uint64_t buffers = 320u << 20;
   /// The largest piece of an expert that a worker packs at once, in bytes. Source and result count together.
   uint64_t piece = 64u << 20;
-  /// Replaces `buffers` if statistics choose weights. The promise is then 2 GiB, and the statistics of a
-  /// group come on top of it.
+  /// Replaces `buffers` if weights are chosen by statistics. The promise is then 2 GiB, and the statistics of
+  /// a group come on top of it.
   uint64_t solving_buffers = 1536u << 20;
   /// The number of weights, in whole rows, that a solver takes at once.
   int64_t solved_weights = 1 << 20;
@@ -41,7 +41,7 @@ struct MemoryLimits {
 /// The processor and threads that compute.
 struct Compute {
   Isa isa = Isa::portable;
-  Device device = Device::cpu;  ///< the device of solvers, if statistics choose weights
+  Device device = Device::cpu;  ///< the device of solvers, if weights are chosen by statistics
   int threads = 1;              ///< threads of one worker's solver, or of all solvers of a view
 };
 
@@ -79,7 +79,7 @@ class Sink {
   virtual void add_read(uint64_t bytes) = 0;
   /// True if the source was refused. Units then only look for further errors and write nothing.
   virtual bool only_checks() const = 0;
-  /// Refuses a block scale of a tensor of the source. `where` is its place, for people: " row 3, block 7".
+  /// Refuses a block scale of a tensor of the source. `where` is its place, for messages: " row 3, block 7".
   /// Only the first bad block scale of each tensor and expert is reported.
   virtual void refuse_scale(size_t tensor, int64_t expert, const BadScale& bad, const std::string& where) = 0;
   /// Refuses the source.
@@ -120,7 +120,7 @@ class Work {
   virtual ~Work() = default;
   /// Does a unit. Several threads call this at once. Units begin in their order.
   virtual void run(const Unit& unit, Worker& worker, Sink& sink) = 0;
-  /// The result for twofour.json and for people, without the hashes of the parts. It is called after all
+  /// The result for twofour.json and for messages, without the hashes of the parts. It is called after all
   /// units that write part 0 or no part have run. It may refuse the source. Numbers do not change when they
   /// are written as text and read back.
   virtual Json result(Sink&) { return nullptr; }
@@ -198,7 +198,7 @@ class Transformation {
     std::optional<uint32_t> bits;
   };
   virtual std::vector<StoredScale> stored_scales() const { return {}; }
-  /// A report for people. It is empty if weights stay as they are.
+  /// A report as text. It is empty if weights stay as they are.
   virtual std::vector<ModuleReport> report(const Checkpoint&, const Json&) const { return {}; }
 
   /// The comparison of its tensors, as any loader reads them, with the source's. Layers are run from both.

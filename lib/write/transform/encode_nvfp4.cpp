@@ -28,7 +28,7 @@ bool Encoder::can_cast_to_nvfp4(Results& results) const {
   if (rule_.is_strict()) {
     results[0].problems.push_back(fmt::format(
         "{}: expected scales that span at most 2^17, which NVFP4 stores without loss ({}), found {}", name,
-        rule_.words->name(keys::kExact, "strict"), span));
+        rule_.settings->name(keys::kExact, "strict"), span));
     return false;
   }
   results[0].findings.push_back(
@@ -136,7 +136,7 @@ void Encoder::encode_solved(const EncodedMatrix& m, const Survey& survey, int64_
   write_codes(m, survey, rows, scales_, write, result);
   solver_.add_loss(rows, back_, result.output);
   if (kept_ != nullptr) kept_->compare(m.name, row, m.k, codes_, scales_, result.kept);
-  if (rule_.words->measures_rounding) add_rounding(m, survey, row, rows, target, result.output);
+  if (rule_.settings->measures_rounding) add_rounding(m, survey, row, rows, target, result.output);
 }
 
 void Encoder::add_rounding(const EncodedMatrix& m, const Survey& survey, int64_t row,
@@ -226,9 +226,9 @@ bool divides(Arithmetic arithmetic) { return arithmetic == Arithmetic::compresse
 }  // namespace
 
 QuantizeRule quantize_rule(const EncodeRule& rule) {
-  const Rule& words = *rule.words;
-  return {words.arithmetic.or_default(), words.block_scale.or_default(), words.zero_block.or_default(),
-          rule.weight_type};
+  const Rule& settings = *rule.settings;
+  return {settings.arithmetic.or_default(), settings.block_scale.or_default(),
+          settings.zero_block.or_default(), rule.weight_type};
 }
 
 MatrixScale shared_scale(const EncodeRule& rule, const QuantizeRule& quantize, float amax) {

@@ -96,13 +96,13 @@ std::span<const float> Encoder::read_floats(const EncodedMatrix& m, const RowRan
   return gathered_;
 }
 
-void Encoder::quantize_rows(const EncodeRule& words, const GroupScale& shared, const EncodedMatrix& m,
+void Encoder::quantize_rows(const EncodeRule& encode_rule, const GroupScale& shared, const EncodedMatrix& m,
                             const RowRange& rows, std::span<uint8_t> codes, std::span<uint8_t> scales) {
-  QuantizeRule rule = quantize_rule(words);
-  const MatrixScale scale = shared_scale(words, rule, shared.amax);
+  QuantizeRule rule = quantize_rule(encode_rule);
+  const MatrixScale scale = shared_scale(encode_rule, rule, shared.amax);
   rule.zero_block = scale.zero_block;
   std::span<const float> weights = read_inputs(m, rows);
-  if (words.prune) {
+  if (encode_rule.prune) {
     pruned_.assign(weights.begin(), weights.end());
     prune_2_4(pruned_, isa_);
     weights = pruned_;

@@ -253,7 +253,7 @@ void Encoder::refuse_loss(Results& results) {
     }
     results[i].problems.push_back(
         fmt::format("{}: expected weights that {} stores without loss ({}), found {}", m.name,
-                    encoded_name(rule_), rule_.words->name(keys::kExact, "strict"), found));
+                    encoded_name(rule_), rule_.settings->name(keys::kExact, "strict"), found));
   }
 }
 

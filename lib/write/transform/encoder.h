@@ -122,7 +122,7 @@ class Encoder : public RowQuantizer {
   // --- encode_rows.cpp ---
   std::span<const float> read_inputs(const EncodedMatrix& matrix, const RowRange& rows);
   std::span<const float> read_floats(const EncodedMatrix& matrix, const RowRange& rows);
-  void quantize_rows(const EncodeRule& words, const GroupScale& shared, const EncodedMatrix& matrix,
+  void quantize_rows(const EncodeRule& rule, const GroupScale& shared, const EncodedMatrix& matrix,
                      const RowRange& rows, std::span<uint8_t> codes, std::span<uint8_t> scales);
   void cast_rows(const EncodedMatrix& matrix, int exponent, const RowRange& rows, std::span<uint8_t> codes,
                  std::span<uint8_t> scales);

@@ -52,9 +52,9 @@ class MatrixSolver {
       double unit = 1;
       void read(std::vector<float> from, int64_t k);
     };
-    Mean mean;                    ///< of x x' [k, k]; for kDiagonal, of x^2 [k]
+    Mean mean;                    ///< mean of x x' [k, k]; for kDiagonal, mean of x^2 [k]
     Mean heldout;                 ///< over held-out tokens, [k, k] or [k]; may be empty
-    Mean fisher;                  ///< of e x x', [k, k]; may be empty
+    Mean fisher;                  ///< mean of e x x' [k, k]; may be empty
     std::vector<float> diagonal;  ///< weights of squares, for kDiagonal without sweeps
     DampedHessian hessian;
     std::unique_ptr<GroupMaps> maps;

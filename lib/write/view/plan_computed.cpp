@@ -96,7 +96,7 @@ Rule quantizing_rule(const Rule& rule, std::string dialect, const std::vector<Li
   all.fold = {};
   all.label = {};
   take_solving_settings(rule, all);
-  complete_quantize_words(all);
+  complete_quantize_settings(all);
   select(linears, chosen, all);
   return all;
 }

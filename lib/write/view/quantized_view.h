@@ -20,7 +20,7 @@ struct GroupScale {
   std::optional<int> exponent;  ///< for MXFP4 that NVFP4 can hold without loss; the global scale is
                                 ///< 2^exponent
   float written = 0;            ///< the global scale as the dialect stores it
-  Findings findings = {};       ///< notes on the group, for people
+  Findings findings = {};       ///< notes on the group, for messages
 };
 
 /// A group that was quantized as a whole.

@@ -103,9 +103,9 @@ class Fp8Check : public QuantizedCheck {
   }
 
   Tiles tiles_of(const EncodedMatrix& m) {
-    const ExpectedBlock block = expected_block(words_.granularity.text(), words_.block.text(), m.rows, m.k);
+    const ExpectedBlock block = expected_block(rule_.granularity.text(), rule_.block.text(), m.rows, m.k);
     const auto across = static_cast<size_t>((m.k + block.width - 1) / block.width);
-    Tiles tiles{expected_scale_type(words_.scale_dtype.text()), block.rows, block.width, across, {}, {}};
+    Tiles tiles{expected_scale_type(rule_.scale_dtype.text()), block.rows, block.width, across, {}, {}};
     tiles.scales.resize(tiles.first(m.rows - 1) + across);
     tiles.products.resize(tiles.scales.size());
     for_each_row_block(m, [&](int64_t begin, int64_t end) {

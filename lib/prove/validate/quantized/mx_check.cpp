@@ -34,12 +34,12 @@ class MxCheck : public QuantizedCheck {
           const size_t at = r * row.size() + k;
           const auto own = std::span(codes).subspan(at, kMxGroup);
           const uint8_t scale =
-              expect_mx_block(format_, words_.arithmetic.text(), weight_type_, row.subspan(k, kMxGroup), own);
+              expect_mx_block(format_, rule_.arithmetic.text(), weight_type_, row.subspan(k, kMxGroup), own);
           scales[at / kMxGroup] = scale;
           for (size_t i = 0; i < own.size(); ++i) {
             back[at + i] = (fp8 ? e4m3_to_float(own[i]) : e2m1_to_float(own[i])) * e8m0_to_float(scale);
           }
-          lost[r] += expected_lost_mx(words_.arithmetic.text(), weight_type_, row.subspan(k, kMxGroup),
+          lost[r] += expected_lost_mx(rule_.arithmetic.text(), weight_type_, row.subspan(k, kMxGroup),
                                       std::span(back).subspan(at, kMxGroup));
         }
         errors[r] = row_error(row, std::span(back).subspan(r * row.size(), row.size()));

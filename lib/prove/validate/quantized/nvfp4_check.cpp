@@ -15,10 +15,10 @@ void expect_masked(std::span<const uint8_t> mask, std::span<uint8_t> codes) {
 
 Nvfp4Check::Nvfp4Check(const QuantizedGroup& group, Proof& proof)
     : QuantizedCheck(group, proof),
-      divides_(divides_in(rule_.dialect->name)),
-      prunes_(words_.pattern.text() != "4:8-paired" && expects_2_4(words_.pattern.text())),
-      arithmetic_(
-          expected_rule(words_.arithmetic.text(), words_.block_scale.text(), words_.zero_block.text())) {}
+      divides_(divides_in(encode_rule_.dialect->name)),
+      prunes_(rule_.pattern.text() != "4:8-paired" && expects_2_4(rule_.pattern.text())),
+      arithmetic_(expected_rule(rule_.arithmetic.text(), rule_.block_scale.text(), rule_.zero_block.text())) {
+}
 
 float Nvfp4Check::largest_of(const EncodedMatrix& m, EncodedResult& result) {
   const float own = survey(m, result);
@@ -42,7 +42,7 @@ void Nvfp4Check::check(const EncodedMatrix& m, EncodedResult& result) {
   result.global_scale = std::bit_cast<uint32_t>(global.written);
   if (m.solving.method != Solving::Method::kPlain && !global.all_zero && can_solve(global.written))
     return check_solved(m, global, result);
-  if (rule_.in_place && rule_.masks) return check_masked(m, global, result);
+  if (encode_rule_.in_place && encode_rule_.masks) return check_masked(m, global, result);
   check_quantized(m, global, result);
 }
 
@@ -51,7 +51,7 @@ void Nvfp4Check::check_quantized(const EncodedMatrix& m, const ExpectedGlobal& g
   ExpectedGlobal plain_global = global;
   plain_global.keeps_negative = false;
   const ExpectedNvfp4 expected(arithmetic_, global), unpruned(arithmetic_, plain_global);
-  const bool prunes = prunes_ || rule_.masks;
+  const bool prunes = prunes_ || encode_rule_.masks;
   for_each_row_block(m, [&](int64_t begin, int64_t end) {
     const Floats weights = rows(m, begin, end);
     const auto k = static_cast<size_t>(m.k);
@@ -154,7 +154,7 @@ void Nvfp4Check::check_input_scale(const EncodedMatrix& m) {
 }
 
 Bytes Nvfp4Check::mask_rows(const EncodedMatrix& m, int64_t begin, int64_t end) const {
-  const MaskFile* masks = rule_.masks.get();
+  const MaskFile* masks = encode_rule_.masks.get();
   if (masks == nullptr) return {};
   Bytes mask(static_cast<size_t>((end - begin) * m.k));
   masks->read(masks->find(m.name).value(), begin, mask);

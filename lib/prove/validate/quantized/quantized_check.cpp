@@ -3,7 +3,7 @@
 namespace twofour {
 
 QuantizedCheck::QuantizedCheck(const QuantizedGroup& group, Proof& proof)
-    : GroupReader(group, proof), rule_(group.encode_rule()), words_(*rule_.words) {}
+    : GroupReader(group, proof), encode_rule_(group.encode_rule()), rule_(*encode_rule_.settings) {}
 
 std::vector<EncodedResult> QuantizedCheck::run() {
   const std::vector<EncodedMatrix>& matrices = group_.matrices();
@@ -20,9 +20,9 @@ std::vector<EncodedResult> QuantizedCheck::run() {
 }
 
 bool QuantizedCheck::casts(const EncodedMatrix& m) const {
-  if (words_.exact.text() == "off" || !words_.pattern.empty() || group_.kept().find(m.name)) return false;
+  if (rule_.exact.text() == "off" || !rule_.pattern.empty() || group_.kept().find(m.name)) return false;
   return m.source->format == WeightFormat::kMxfp4 ||
-         (rule_.to == "fp8" && m.source->format == WeightFormat::kNvfp4);
+         (encode_rule_.to == "fp8" && m.source->format == WeightFormat::kNvfp4);
 }
 
 float QuantizedCheck::source_scalar(size_t tensor, const EncodedMatrix& m) const {

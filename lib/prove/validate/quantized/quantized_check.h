@@ -32,8 +32,8 @@ class QuantizedCheck : protected GroupReader {
   /// The float32 of a tensor of the source. The tensor has one value for all experts or one value per expert.
   float source_scalar(size_t tensor, const EncodedMatrix& m) const;
 
-  const EncodeRule& rule_;
-  const Rule& words_;
+  const EncodeRule& encode_rule_;
+  const Rule& rule_;
 };
 
 std::unique_ptr<QuantizedCheck> make_fp8_check(const QuantizedGroup& group, Proof& proof);

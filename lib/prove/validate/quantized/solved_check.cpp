@@ -34,7 +34,7 @@ Floats Nvfp4Check::targets(const EncodedMatrix& m, const SolvedHessian& h, int64
   Floats target = rows(m, begin, end);
   if (!has_target(m)) return target;
   Floats offset(target.size());
-  rule_.statistics->read_target_offset(*m.solving.target_offset, *m.solving.entry, begin, offset);
+  encode_rule_.statistics->read_target_offset(*m.solving.target_offset, *m.solving.entry, begin, offset);
   const auto k = static_cast<size_t>(m.k);
   // The converter skips row blocks without any offset. Skipping single rows whose offset is 0 gives the same
   // result.
@@ -51,7 +51,7 @@ Floats Nvfp4Check::targets(const EncodedMatrix& m, const SolvedHessian& h, int64
 
 float Nvfp4Check::largest_target(const EncodedMatrix& m) {
   float largest = 0;
-  const auto h = proof_.hessians->of(*rule_.statistics, m.solving);
+  const auto h = proof_.hessians->of(*encode_rule_.statistics, m.solving);
   for_each_row_block(m, [&](int64_t begin, int64_t end) {
     for (const float w : targets(m, *h, begin, end)) largest = std::max(largest, std::fabs(w));
   });
@@ -70,8 +70,8 @@ ExpectedSolver Nvfp4Check::solver_of(const EncodedMatrix& m, const ExpectedGloba
   ExpectedSolver s;
   s.method = m.solving.method == Solving::Method::kFull ? ExpectedSolver::Method::kJoint
                                                         : ExpectedSolver::Method::kDiagonal;
-  s.group = words_.pattern.text() == "4:8-paired" ? 8 : 4;
-  s.dense = words_.pattern.empty();
+  s.group = rule_.pattern.text() == "4:8-paired" ? 8 : 4;
+  s.dense = rule_.pattern.empty();
   s.divides = divides_;
   s.global = global.written;
   const Floats zeros(kGroup);
@@ -84,7 +84,7 @@ ExpectedSolver Nvfp4Check::solver_of(const EncodedMatrix& m, const ExpectedGloba
 }
 
 void Nvfp4Check::check_solved(const EncodedMatrix& m, const ExpectedGlobal& global, EncodedResult& result) {
-  const auto h = proof_.hessians->of(*rule_.statistics, m.solving);
+  const auto h = proof_.hessians->of(*encode_rule_.statistics, m.solving);
   const ExpectedSolver solver = solver_of(m, global);
   const auto k = static_cast<size_t>(m.k);
   result.output.method = solving_name(m.solving, !solver.dense);
@@ -138,7 +138,7 @@ void Nvfp4Check::check_solved(const EncodedMatrix& m, const ExpectedGlobal& glob
       result.output.energy += energies[r];
       if (broken[r]) {
         proof_.differ(m.part(EncodedPart::kValues),
-                      fmt::format("expected {} codes, found others in row {}", words_.pattern.text(),
+                      fmt::format("expected {} codes, found others in row {}", rule_.pattern.text(),
                                   begin + static_cast<int64_t>(r)));
         break;
       }
