@@ -11,19 +11,19 @@ namespace {
 constexpr uint64_t kFewNumbers = 4096;  ///< chunks with fewer numbers are not compared
 constexpr double kHalf = 0.5;
 
-/// True if all classes are equally frequent but for chance, by Pearson's statistic against equal shares. The
-/// limit is four standard deviations above the mean of the statistic, which has fifteen degrees of freedom.
-/// The codes of weights reach hundreds.
-bool is_noise(const Chunk& c) {
-  constexpr double kMostOfNoise = 37;
-  if (c.numbers - c.zeros < kFewNumbers) return false;
+/// Returns Pearson's statistic against equal shares of sixteen classes.
+double unevenness(const Chunk& c) {
   const double expected = static_cast<double>(c.numbers) / 16;
   double sum = 0;
-  for (const uint32_t count : c.classes) {
-    sum += (count - expected) * (count - expected) / expected;
-    if (sum >= kMostOfNoise) return false;
-  }
-  return true;
+  for (const uint32_t count : c.classes) sum += (count - expected) * (count - expected) / expected;
+  return sum;
+}
+
+/// True if all classes are equally frequent but for chance. The limit is four standard deviations above the
+/// mean of the statistic, which has fifteen degrees of freedom. The codes of weights reach hundreds.
+bool is_noise(const Chunk& c) {
+  constexpr double kMostOfNoise = 37;
+  return c.numbers - c.zeros >= kFewNumbers && unevenness(c) < kMostOfNoise;
 }
 
 double negative_share(const Chunk& c) {
