@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/counts/count_ops.h"
 #include "kernels/device/check.h"
 #include "kernels/device/isa.h"
 #include "kernels/floats/float_ops.h"
 #include "kernels/moe/moe_strips.h"
-#include "kernels/numbers/count_ops.h"
 #include "kernels/numbers/quantize_ops.h"
 #include "kernels/pack/prune_pack_driver.h"
 #include "kernels/pack/prune_words.h"

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "formats/layouts/part_map.h"
-#include "kernels/numbers/count_ops.h"
+#include "kernels/counts/count_ops.h"
 #include "lib/lint/bytes/blocks.h"
 #include "lib/lint/bytes/input.h"
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/numbers/count_ops.h"
+#include "kernels/counts/count_ops.h"
 #include "lib/lint/chunks/chunk.h"
 
 namespace twofour {

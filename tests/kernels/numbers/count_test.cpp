@@ -10,7 +10,7 @@
 
 #include "formats/half.h"
 #include "kernels/device/isa.h"
-#include "kernels/numbers/count_ops.h"
+#include "kernels/counts/count_ops.h"
 
 namespace count_test {
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/numbers/count_ops.h"
+#include "kernels/counts/count_ops.h"
 
 // Files that are compiled for one instruction set include this file; see count_ops.h. They define
 // COUNT_WIDTH, the bytes of a vector.

@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/numbers/count_vector.h"
+#include "kernels/counts/count_vector.h"
 
 // Counts and sums of bytes; see count_vector.h.
 

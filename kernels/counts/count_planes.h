@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/numbers/count_vector.h"
+#include "kernels/counts/count_vector.h"
 
 // Counts of codes and bytes by planes of bits. It needs a processor that counts the bits of whole vectors.
 

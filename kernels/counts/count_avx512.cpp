@@ -1,7 +1,7 @@
 #define COUNT_WIDTH 64
-#include "kernels/numbers/count_bytes.h"
-#include "kernels/numbers/count_floats.h"
-#include "kernels/numbers/count_planes.h"
+#include "kernels/counts/count_bytes.h"
+#include "kernels/counts/count_floats.h"
+#include "kernels/counts/count_planes.h"
 
 namespace twofour {
 
