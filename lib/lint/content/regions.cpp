@@ -169,12 +169,14 @@ class Regions {
 
   /// Reports bytes that are twice in a matrix. Single rows may be equal.
   bool check_repeat(const Member& m) {
-    constexpr uint64_t kFewBytes = 4096, kFewRows = 2, kPage = 3072;
+    constexpr uint64_t kFewBytes = 4096, kFewRows = 2, kPage = 3072, kMostClose = 4 << 20;
     const MatrixFigures& f = *m.figures;
     // What lies at another place of its row is no row that is there twice. GPTQ has eight columns in a line.
     const uint64_t line = std::max<uint64_t>(1, f.plan.line_bytes), apart = f.repeat.at - f.repeat.from;
     const bool across = apart % line != 0 || f.plan.kind == NumberKind::kInt4;
-    const uint64_t least = across ? kPage : std::max(kFewBytes, kFewRows * line + Pieces::kPiece);
+    // In larger matrices, looks are too far apart to find a page.
+    const bool is_close = f.plan.lines * line <= kMostClose;
+    const uint64_t least = across && is_close ? kPage : std::max(kFewBytes, kFewRows * line + Pieces::kPiece);
     if (!m.is_linear || f.repeat.bytes < least || may_repeat_heads(m.name)) return false;
     return report(
         m, "odd-region",
