@@ -102,6 +102,21 @@ class Regions {
     return false;
   }
 
+  /// Reports zeros within a row of a matrix that has hardly any others. Of integers, zero is the lowest code.
+  bool check_zero_bytes(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    constexpr uint64_t kLeast = 384;
+    constexpr double kHardlyAny = 0.02;
+    const bool integers = f.plan.kind == NumberKind::kInt4;
+    if (!m.is_linear || f.zero_bytes.bytes < kLeast) return false;
+    if (integers ? means_zero(m, 0) : f.zero_share > kHardlyAny || width_of(f.plan.kind) == 1) return false;
+    const uint64_t line = std::max<uint64_t>(1, f.plan.line_bytes);
+    if (!integers && f.zero_bytes.bytes >= line) return false;  // rows of zeros have rules of their own
+    return report(m, "zero-regions",
+                  "expected weights other than zero, found {} bytes of zeros from row {} on",
+                  f.zero_bytes.bytes, f.zero_bytes.at / line);
+  }
+
   /// Reports text, and one pattern again and again. Integers that mean zero may be as many as they like.
   bool check_foreign(const Member& m) {
     const MatrixFigures& f = *m.figures;
@@ -114,6 +129,7 @@ class Regions {
                 scales.is_text ? "text" : "unlike their neighbours, as of noise");
       return true;
     }
+    if (check_zero_bytes(m)) return true;
     const ForeignBytes& found = f.foreign;
     if (found.bytes == 0) return false;
     const uint64_t row = found.at / std::max<uint64_t>(1, f.plan.line_bytes);
