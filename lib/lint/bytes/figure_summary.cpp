@@ -177,6 +177,7 @@ MatrixFigures FigureCounter::figures() const {
   if (!plan_.is_scale) f.region = odd_region(kind, sorted(chunks_));
   if (pieces_) f.repeat = pieces_->longest();
   f.foreign = looks_.longest();
+  f.zero_bytes = looks_.zeros();
   f.foreign_scales = scale_looks_.longest();
   if (scale_pieces_) {
     f.repeated_scales = scale_pieces_->repeated_share();

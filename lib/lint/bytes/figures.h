@@ -113,6 +113,7 @@ struct MatrixFigures {
   double lone = 0;
   uint64_t lone_line = 0;
   ForeignBytes foreign{}, foreign_scales{};  ///< text or one pattern in the bytes, and in the block scales
+  ForeignBytes zero_bytes{};                 ///< the longest run of zero bytes
   Pieces::Repeat repeat{}, scale_repeat{};   ///< bytes, and block scales, that are those of an earlier place
   /// The longest run of blocks of zeros whose scales are not those of zeros: number of blocks, and the first.
   uint64_t dead_run = 0, dead_first = 0;

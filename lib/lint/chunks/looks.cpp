@@ -44,10 +44,23 @@ void Looks::add(uint64_t offset, std::span<const uint8_t> bytes) {
       if (at + kSector <= bytes.size()) look_at_scales(bytes.subspan(at, kSector), offset + at);
       continue;
     }
+    if ((a | b) == 0) {
+      next_ = std::max(next_, offset + take_zeros(bytes, at, offset));
+      continue;
+    }
     const bool may_be_text = ((a | b) & kHighBits) == 0;
     const bool may_repeat = a == b && (a & kCodeBits) != 0 && a == std::rotl(a, 16);
     if (may_be_text || may_repeat) next_ = std::max(next_, offset + look(bytes, at, offset));
   }
+}
+
+/// Measures a run of zeros around `at`. Returns the first byte behind it.
+uint64_t Looks::take_zeros(std::span<const uint8_t> bytes, uint64_t at, uint64_t offset) {
+  uint64_t begin = at, end = at + kLook;
+  while (end < bytes.size() && bytes[end] == 0) ++end;
+  while (begin > 0 && bytes[begin - 1] == 0) --begin;
+  if (end - begin > zeros_.bytes) zeros_ = {end - begin, offset + begin};
+  return end;
 }
 
 /// Looks at the bytes around `at`. Returns the first byte behind what is known now.
@@ -98,6 +111,7 @@ void Looks::look_at_scales(std::span<const uint8_t> sector, uint64_t offset) {
 
 void Looks::merge(const Looks& other) {
   if (other.longest_.bytes > longest_.bytes) longest_ = other.longest_;
+  if (other.zeros_.bytes > zeros_.bytes) zeros_ = other.zeros_;
 }
 
 }  // namespace twofour

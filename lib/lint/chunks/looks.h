@@ -13,7 +13,7 @@ struct ForeignBytes {
 };
 
 /// Looks at sixteen bytes of each sector of a matrix, and where these are text or one pattern, at the bytes
-/// around them. Zeros are no pattern here, because pruning gives them.
+/// around them. Zeros are kept apart, because pruning gives them.
 class Looks {
  public:
   static constexpr uint64_t kSector = 512;
@@ -22,15 +22,17 @@ class Looks {
   void add(uint64_t offset, std::span<const uint8_t> bytes);
   void merge(const Looks& other);
   const ForeignBytes& longest() const { return longest_; }
+  const ForeignBytes& zeros() const { return zeros_; }  ///< the longest run of zero bytes that a look met
 
  private:
+  uint64_t take_zeros(std::span<const uint8_t> bytes, uint64_t at, uint64_t offset);
   uint64_t look(std::span<const uint8_t> bytes, uint64_t at, uint64_t offset);
 
   void look_at_scales(std::span<const uint8_t> sector, uint64_t offset);
 
   bool scales_;
   uint64_t next_ = 0;  ///< offset of the next look
-  ForeignBytes longest_{};
+  ForeignBytes longest_{}, zeros_{};
 };
 
 }  // namespace twofour

@@ -103,6 +103,21 @@ class Regions {
     return false;
   }
 
+  /// Reports zeros within a row of a matrix that has hardly any others. Of integers, zero is the lowest code.
+  bool check_zero_bytes(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    constexpr uint64_t kLeast = 384;
+    constexpr double kHardlyAny = 0.02;
+    const bool integers = f.plan.kind == NumberKind::kInt4;
+    if (!m.is_linear || f.zero_bytes.bytes < kLeast) return false;
+    if (integers ? means_zero(m, 0) : f.zero_share > kHardlyAny || width_of(f.plan.kind) == 1) return false;
+    const uint64_t line = std::max<uint64_t>(1, f.plan.line_bytes);
+    if (!integers && f.zero_bytes.bytes >= line) return false;  // rows of zeros have rules of their own
+    return report(m, "zero-regions",
+                  "expected weights other than zero, found {} bytes of zeros from row {} on",
+                  f.zero_bytes.bytes, f.zero_bytes.at / line);
+  }
+
   /// Reports text, and one pattern again and again. Integers that mean zero may be as many as they like.
   bool check_foreign(const Member& m) {
     const MatrixFigures& f = *m.figures;
@@ -115,6 +130,7 @@ class Regions {
                 scales.is_text ? "text" : "unlike their neighbours, as of noise");
       return true;
     }
+    if (check_zero_bytes(m)) return true;
     const ForeignBytes& found = f.foreign;
     if (found.bytes == 0) return false;
     const uint64_t row = found.at / std::max<uint64_t>(1, f.plan.line_bytes);
@@ -170,12 +186,14 @@ class Regions {
 
   /// Reports bytes that are twice in a matrix. Single rows may be equal.
   bool check_repeat(const Member& m) {
-    constexpr uint64_t kFewBytes = 4096, kFewRows = 2, kPage = 3072;
+    constexpr uint64_t kFewBytes = 4096, kFewRows = 2, kPage = 3072, kMostClose = 4 << 20;
     const MatrixFigures& f = *m.figures;
     // What lies at another place of its row is no row that is there twice. GPTQ has eight columns in a line.
     const uint64_t line = std::max<uint64_t>(1, f.plan.line_bytes), apart = f.repeat.at - f.repeat.from;
     const bool across = apart % line != 0 || f.plan.kind == NumberKind::kInt4;
-    const uint64_t least = across ? kPage : std::max(kFewBytes, kFewRows * line + Pieces::kPiece);
+    // In larger matrices, looks are too far apart to find a page.
+    const bool is_close = f.plan.lines * line <= kMostClose;
+    const uint64_t least = across && is_close ? kPage : std::max(kFewBytes, kFewRows * line + Pieces::kPiece);
     if (!m.is_linear || f.repeat.bytes < least || may_repeat_heads(m.name)) return false;
     return report(
         m, "odd-region",
