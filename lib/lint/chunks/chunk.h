@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/numbers/count_ops.h"
+#include "kernels/counts/count_ops.h"
 #include "lib/lint/chunks/number_kind.h"
 
 namespace twofour {
