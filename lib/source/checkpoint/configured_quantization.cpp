@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "formats/module_kinds.h"
 #include "formats/module_names.h"
 #include "lib/source/checkpoint/model_config.h"
 #include "lib/source/checkpoint/quantization_config.h"
@@ -283,7 +284,8 @@ std::string ConfiguredQuantization::contradiction_of(const std::string& module, 
   }
   if (method_text == "quark") return contradiction_of_quark(module, format);
   const std::string own_method = quantization_method(*words);
-  if ((own_method == "gptq" || own_method == "awq") && !format->integers)
+  // These methods quantize linears. An embedding's format is that of its tensors.
+  if ((own_method == "gptq" || own_method == "awq") && !format->integers && !is_table_name(module))
     return expected_text("quant_method", codes_text(format), member(*words, "quant_method"));
   if (own_method == "auto-round" && !format->integers) {
     const Json& own = exception_of(module, "data_type");

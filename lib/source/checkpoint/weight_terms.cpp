@@ -269,6 +269,7 @@ class Terms {
   void add_beside_floats(size_t i) {
     const auto weights = weight_name(tensor(i));
     if (!weights || !(weights->is_stack || is_linear_name(weights->linear))) return;
+    if (is_router(weights->linear)) return;  // families scale and correct its results by tensors of their own
     const std::string_view separators = weights->is_stack ? "._" : ".";
     for (const char separator : separators) {
       const std::string below = weights->linear + separator;

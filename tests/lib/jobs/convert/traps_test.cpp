@@ -146,7 +146,13 @@ TEST_CASE("trap 1: what a list of mixed formats leaves out, misspells or calls b
   lists[3][lost]["quant_algo"] = "NVFP5";
   for (const Json& list : lists) {
     CAPTURE(list.dump());
-    // Headers say what is quantized, whatever the list says: all of it is written and named again.
+    if (list.contains(lost) && list.at(lost).at("quant_algo") == "NVFP5") {
+      // Another format may be stored in codes of this type.
+      contains(refusal(scratch, mixed_tensors(), mixed_config(list), in_dialect("modelopt", {fp8_head()})),
+               "expected an algorithm of NVFP4 (as the codes are stored), found \"NVFP5\"");
+      continue;
+    }
+    // Headers say what is quantized, if the list says nothing: all of it is written and named again.
     convert_new(scratch, mixed_tensors(), mixed_config(list), in_dialect("modelopt", {fp8_head()}));
     Json expected = mixed_layers();
     expected["lm_head"] = {{"quant_algo", "FP8"}};
