@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "formats/half.h"
-#include "kernels/device/isa.h"
 #include "kernels/counts/count_ops.h"
+#include "kernels/device/isa.h"
 
 namespace count_test {
 
