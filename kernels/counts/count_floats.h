@@ -102,7 +102,7 @@ inline void count_zeros(const uint16_t* numbers, uint64_t count, uint64_t& zeros
   }
 }
 
-/// Adds what the range and the number of signs do not tell of a run of numbers.
+/// Adds the counts of a run of numbers that its range and its number of signs leave open.
 inline void finish_halves(const uint16_t* numbers, uint64_t count, const HalfRange& range, uint64_t signs,
                           FloatCounts& counts) {
   uint64_t minus_zeros = 0;

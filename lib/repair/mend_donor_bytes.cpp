@@ -68,7 +68,7 @@ class DonorBytes {
     return std::string(rest.substr(0, rest.find(' ')));
   }
 
-  /// The module of the state that a finding of the source names. Empty if there is none.
+  /// Returns the repaired module that a finding of the source names. Empty if there is none.
   std::string module_named(const std::string& name) const {
     const auto has = [&](const std::string& module) {
       return std::any_of(r_.edited.tensors.begin(), r_.edited.tensors.end(),

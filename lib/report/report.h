@@ -102,7 +102,7 @@ Report eval_report(const EvalFigures& figures, const std::filesystem::path& mode
 /// The parts of a report on a compression besides its matrices.
 struct CompressionFacts {
   std::filesystem::path model, artifact;
-  int64_t windows = 0, tokens = 0;             ///< windows and tokens of which statistics were collected
+  int64_t windows = 0, tokens = 0;             ///< counts of the text that gave the statistics
   uint64_t bytes_before = 0, bytes_after = 0;  ///< of weight files
   std::optional<EvalFigures> heldout = {};     ///< the artifact against the model, on other windows
 };

@@ -22,7 +22,7 @@
 namespace twofour {
 namespace {
 
-/// Files with fewer words stand in for tokenizers, in small models that are made for tests.
+/// Small models for tests have tokenizers with fewer words.
 constexpr size_t kLeastWords = 1000;
 constexpr std::string_view kByteBlank = "\u0120", kBlank = "\u2581";
 

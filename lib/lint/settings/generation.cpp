@@ -41,7 +41,7 @@ constexpr Setting kGeneration[] = {
     {"pad_token_id", kTokenOrNone},
 };
 
-/// Settings of which the first is at most the second.
+/// Pairs of settings. The first must not exceed the second.
 constexpr std::pair<const char*, const char*> kOrdered[] = {{"min_new_tokens", "max_new_tokens"},
                                                             {"min_length", "max_length"}};
 

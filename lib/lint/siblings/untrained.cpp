@@ -137,7 +137,7 @@ void check_full_blocks(const LintInput& s, std::span<Member> members, LintReport
   }
 }
 
-/// The mean of the logarithms of all block scales, with the global scale; NaN: there are none.
+/// Returns the mean logarithm of all block scales times the global scale. NaN if there are no block scales.
 double mean_scale_of(const Member& m) {
   return m.figures->plan.scale_bytes > 0 ? m.figures->scale_mean + m.log2_scale : std::nan("");
 }
