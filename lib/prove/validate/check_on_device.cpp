@@ -19,6 +19,7 @@
 #include "lib/prove/validate/checks.h"
 #include "lib/run/runtime/artifact.h"
 #include "lib/write/methods/module_rewrite.h"
+#include "lib/write/methods/stacked_experts.h"
 
 namespace twofour {
 namespace {
@@ -205,6 +206,11 @@ std::optional<std::string> DeviceDerivation::finish() const {
 
 void check_dequantized_on_cuda(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
                                ValidateReport& report) {
+  for (const StackedExperts* experts : plan.transformations.of<StackedExperts>()) {
+    if (experts->stack().matrix(0, 0).nvfp4)
+      report.notes.push_back({Severity::kNote, "not-on-device", experts->stack().weights.name,
+                              "no kernel writes stacks of experts; the CPU compared their bytes"});
+  }
   for (const ModuleRewrite* rewrite : plan.transformations.of<ModuleRewrite>()) {
     if (!rewrite->dequantizes()) continue;
     const Nvfp4Linear& m = rewrite->module();

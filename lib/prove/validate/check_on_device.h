@@ -36,7 +36,8 @@ class DeviceDerivation {
 };
 
 /// Dequantizes modules of the source on the CUDA device, and compares the bytes with an artifact in BF16. No
-/// kernel reads stacks whose K is outermost. They become a note.
+/// kernel reads stacks whose K is outermost or writes stacks from single experts. Each of them becomes a
+/// note.
 void check_dequantized_on_cuda(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
                                ValidateReport& report);
 
