@@ -39,7 +39,7 @@ cuda::RouterRule device_rule(const Case& c, const float* correction) {
   rule.scores = c.is_sigmoid ? RouterScores::kSigmoid : RouterScores::kSoftmax;
   rule.renormalized = c.is_renormalized, rule.scaling = 2.5;
   rule.groups = c.groups, rule.kept_groups = c.kept_groups, rule.sums_two = c.sums_two;
-  return {rule, c.experts, c.top_k, c.is_sigmoid, correction};
+  return {rule, c.experts, c.top_k, correction};
 }
 
 /// Holds a choice against one in double, written here: the order of scores, groups and ties as the families

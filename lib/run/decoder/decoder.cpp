@@ -58,10 +58,6 @@ Decoder& Decoder::operator=(Decoder&&) noexcept = default;
 Decoder::~Decoder() = default;
 
 void Decoder::use_cuda(uint64_t memory) {
-  if (!state_->shape.runs_on_cuda())
-    throw Error(
-        fmt::format("{}: model_type: expected a family that runs on CUDA, found {}, which runs on the CPU",
-                    (state_->checkpoint.path() / "config.json").string(), state_->shape.family));
   device_ = std::make_unique<DeviceRun>(*state_, memory);
 }
 Device Decoder::device() const { return device_ ? Device::cuda : Device::cpu; }
