@@ -89,7 +89,7 @@ constexpr double kHybridLayoutBound = 5e-2;
 TEST_CASE("models in any format say on the device what they say on the CPU") {
   if (no_gpu()) return;
   for (const char* shape : {"llama", "qwen3-moe", "mixtral", "gpt-oss", "deepseek-v3", "kimi-k2-thinking",
-                            "qwen3-next", "qwen3.6-35b-a3b", "qwen3.8-27b"}) {
+                            "qwen3-next", "qwen3.6-35b-a3b", "qwen3.8-27b", "deepseek-v4"}) {
     CAPTURE(shape);
     const Scratch scratch;
     make_model(scratch / shape, shape);
@@ -99,7 +99,7 @@ TEST_CASE("models in any format say on the device what they say on the CPU") {
 
 TEST_CASE("artifacts in a layout say on the device what they say on the CPU") {
   if (no_gpu()) return;
-  for (const char* shape : {"llama", "qwen3-moe", "qwen3-next"}) {
+  for (const char* shape : {"llama", "qwen3-moe", "qwen3-next", "deepseek-v4"}) {
     const Scratch scratch;
     make_model(scratch / shape, shape);
     for (const char* layout : {"v7", "v7-packed", "g8"}) {
@@ -162,7 +162,7 @@ TEST_CASE("tokens are scored on the device as on the CPU") {
 
 TEST_CASE("statistics collected on the device are those of the CPU") {
   if (no_gpu()) return;
-  for (const char* name : {"llama", "qwen2_moe", "gpt_oss", "deepseek_v3"}) {
+  for (const char* name : {"llama", "qwen2_moe", "gpt_oss", "deepseek_v3", "gemma3", "minimax_m2", "deepseek_v4"}) {
     CAPTURE(name);
     const Scratch scratch;
     const DecoderGolden golden = read_decoder_golden(golden_folder(), name);
