@@ -148,8 +148,7 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   // The sum mixes values that turned by their own positions. Turned back by the query's, relative positions
   // are left.
-  for (int h = 0; h < kHeads; ++h)
-    rotate_row(mixed[h], size, in.frequencies, in.pairs, own.position, -1);
+  for (int h = 0; h < kHeads; ++h) rotate_row(mixed[h], size, in.frequencies, in.pairs, own.position, -1);
   __syncthreads();
   const int of_group = heads / static_cast<int>(in.groups);
   for (int h = 0; h < min(kHeads, heads - head0); ++h) {
@@ -170,8 +169,8 @@ void start_attend_chosen(const DeviceChosenAttention& in, Stream stream) {
 
 void attend_chosen(const DeviceChosenAttention& in, Stream stream) {
   check_row_size(in.size, in.pairs);
-  expect(in.heads > 0 && in.groups > 0 && in.heads % in.groups == 0, "attention to entries", "heads in groups",
-         std::to_string(in.heads) + " in " + std::to_string(in.groups));
+  expect(in.heads > 0 && in.groups > 0 && in.heads % in.groups == 0, "attention to entries",
+         "heads in groups", std::to_string(in.heads) + " in " + std::to_string(in.groups));
   expect(in.tokens.m <= kMostRows, "attention to entries", "at most 65535 queries at a time",
          std::to_string(in.tokens.m));
   if (in.tokens.m == 0) return;

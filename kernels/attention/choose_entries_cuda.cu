@@ -34,7 +34,8 @@ __global__ void __launch_bounds__(kScoreThreads) score_kernel(const __grid_const
   float* keys = reinterpret_cast<float*>(shared) + warp * kEntries * size;
   float* queries = reinterpret_cast<float*>(shared) + kScoreWarps * kEntries * size;
   const float *from = in.q + token * heads * size, *weights = in.weights + token * in.weight_stride;
-  for (int i = thread; i < heads * size; i += kScoreThreads) queries[i / size * (size + 1) + i % size] = from[i];
+  for (int i = thread; i < heads * size; i += kScoreThreads)
+    queries[i / size * (size + 1) + i % size] = from[i];
   __syncthreads();
   const int64_t step = static_cast<int64_t>(gridDim.x) * kScoreWarps * kEntries;
   for (int64_t first = (static_cast<int64_t>(blockIdx.x) * kScoreWarps + warp) * kEntries; first < count;
@@ -136,8 +137,8 @@ __device__ __forceinline__ FlagCounts count_flags(bool flag, int (&of_warp)[kCho
   return counts;
 }
 
-/// Writes the entries of a token with the largest scores, in ascending order. Of equal scores the lowest entry
-/// is chosen.
+/// Writes the entries of a token with the largest scores, in ascending order. Of equal scores the lowest
+/// entry is chosen.
 __global__ void __launch_bounds__(kChooseThreads)
     choose_entries_kernel(const __grid_constant__ DeviceEntryScores in) {
   __shared__ int of_warp[kChooseWarps];

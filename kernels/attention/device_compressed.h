@@ -46,8 +46,8 @@ struct TurnedRows {
 };
 void turn_rows(const TurnedRows& rows, Stream stream);
 
-/// Rows of tokens of which a layer keeps the last. The row of a token of this call is at rows + i * stride. The
-/// row of the token at position p before them is at kept + p % count * size.
+/// Rows of tokens of which a layer keeps the last. The row of a token of this call is at rows + i * stride.
+/// The row of the token at position p before them is at kept + p % count * size.
 struct KeptRows {
   const float* rows = nullptr;
   int64_t stride = 0;
@@ -106,11 +106,11 @@ struct DeviceChosenAttention {
   KeptRows rows;      ///< of the tokens; count is the window
   int64_t first = 0;  ///< number of tokens of the call before the first query
   const float* entries = nullptr;
-  int64_t ratio = 0;                  ///< a token at p may see (p + 1) / ratio entries; 0: there are none
-  int64_t most = 0;                   ///< number of entries that a token sees at most
-  const int32_t* chosen = nullptr;    ///< [m, most] the entries of tokens that may see more; null: none may
-  const float* sinks = nullptr;       ///< [heads]
-  float scale = 1;                    ///< factor of the products of queries and keys
+  int64_t ratio = 0;                   ///< a token at p may see (p + 1) / ratio entries; 0: there are none
+  int64_t most = 0;                    ///< number of entries that a token sees at most
+  const int32_t* chosen = nullptr;     ///< [m, most] the entries of tokens that may see more; null: none may
+  const float* sinks = nullptr;        ///< [heads]
+  float scale = 1;                     ///< factor of the products of queries and keys
   const float* frequencies = nullptr;  ///< [pairs]
   int64_t pairs = 0;
   int64_t groups = 1;    ///< of heads

@@ -20,8 +20,8 @@ __device__ __forceinline__ float sum_over_block(float x, float (&sums)[kWarps]) 
   return x;
 }
 
-/// Multiplies a row in shared memory by the Hadamard matrix, times size^-1/2. Behind step `half`, numbers whose
-/// indices differ only in bits up to that one are mixed.
+/// Multiplies a row in shared memory by the Hadamard matrix, times size^-1/2. Behind step `half`, numbers
+/// whose indices differ only in bits up to that one are mixed.
 __device__ __forceinline__ void spread_row(float* row, int size) {
   for (int half = 1; half < size; half *= 2) {
     for (int i = static_cast<int>(threadIdx.x); i < size / 2; i += kThreads) {

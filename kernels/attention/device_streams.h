@@ -27,15 +27,15 @@ struct StreamMixer {
   int64_t mix() const { return streams * (streams + 1); }
 };
 
-/// Takes the mixing weights of `m` tokens from their streams `x` [m, streams, hidden]. Writes the input of half
-/// a layer or of the head to `out` [m, hidden], and the mix to `mix` [m, mixer.mix()], which a head lacks.
-/// `workspace` has mix_streams_workspace() bytes.
+/// Takes the mixing weights of `m` tokens from their streams `x` [m, streams, hidden]. Writes the input of
+/// half a layer or of the head to `out` [m, hidden], and the mix to `mix` [m, mixer.mix()], which a head
+/// lacks. `workspace` has mix_streams_workspace() bytes.
 size_t mix_streams_workspace(const StreamMixer& mixer, int64_t m);
 void mix_streams(const StreamMixer& mixer, const float* x, int64_t m, float* out, float* mix, void* workspace,
                  Stream stream);
 
-/// Mixes the streams `x` [m, streams, hidden] of tokens with each other and adds the output `y` [m, hidden] of
-/// half a layer to each of them.
+/// Mixes the streams `x` [m, streams, hidden] of tokens with each other and adds the output `y` [m, hidden]
+/// of half a layer to each of them.
 void write_streams(const StreamMixer& mixer, const float* mix, const float* y, int64_t m, float* x,
                    Stream stream);
 

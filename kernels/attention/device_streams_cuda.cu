@@ -9,11 +9,12 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 
-/// The number of blocks that share the products of a token. A single token has blocks for all multiprocessors.
+/// The number of blocks that share the products of a token. A single token has blocks for all
+/// multiprocessors.
 int64_t parts_of(int64_t m) { return m < 16 ? 128 : 8; }
 
-/// Sums over a part (block x) of the numbers of a token (block y): the products with each row of the mixer, and
-/// at last the squares. A warp computes whole sums. `sums` is [m, parts, rows + 1].
+/// Sums over a part (block x) of the numbers of a token (block y): the products with each row of the mixer,
+/// and at last the squares. A warp computes whole sums. `sums` is [m, parts, rows + 1].
 __global__ void __launch_bounds__(kThreads)
     stream_products_kernel(const __grid_constant__ StreamMixer s, const float* x, int64_t rows, float* sums) {
   release_successor();
@@ -67,8 +68,8 @@ __device__ void normalize_mix(const StreamMixer& s, float* a) {
 /// Reads the streams of a token (block y) with the weights that follow from the sums. The first block of a
 /// token also computes its mix.
 __global__ void __launch_bounds__(kThreads)
-    read_streams_kernel(const __grid_constant__ StreamMixer s, const float* x, const float* sums, int64_t parts,
-                        int64_t rows, float* out, float* mix) {
+    read_streams_kernel(const __grid_constant__ StreamMixer s, const float* x, const float* sums,
+                        int64_t parts, int64_t rows, float* out, float* mix) {
   extern __shared__ float values[];  // [rows + 1] sums, later weights
   release_successor();
   wait_for_predecessor();

@@ -248,8 +248,8 @@ __global__ void __launch_bounds__(kRowThreads)
 void multiply_row(std::span<const DeviceMatrix> matrices, const RowInput& in, const RowOutput& to,
                   Stream stream) {
   const char* where = "product of a row";
-  expect(!matrices.empty() && matrices.size() <= kMostMatrices, where, "1 to " + std::to_string(kMostMatrices) + " matrices",
-         std::to_string(matrices.size()));
+  expect(!matrices.empty() && matrices.size() <= kMostMatrices, where,
+         "1 to " + std::to_string(kMostMatrices) + " matrices", std::to_string(matrices.size()));
   RowArguments a{};
   a.count = static_cast<int>(matrices.size());
   a.k = matrices.front().k, a.format = matrices.front().format, a.scale_cols = matrices.front().scale_cols;

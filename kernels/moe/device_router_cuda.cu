@@ -108,8 +108,8 @@ __device__ void score_experts(const RouterRule& r, const Load& load, Scores& s, 
 }
 
 /// Chooses the experts of token number `token`, in one block. The rank of an expert is the number of experts
-/// with a larger key, or with the same key and a lower id. `load(from, to)` loads the logits from + 32 i, and 0
-/// for those after the last.
+/// with a larger key, or with the same key and a lower id. `load(from, to)` loads the logits from + 32 i, and
+/// 0 for those after the last.
 template <class Load>
 __device__ void choose_for_token(const RouterRule& r, int64_t token, const Load& load, int32_t* ids,
                                  float* weights, int32_t* error, Scores& s) {
@@ -133,7 +133,8 @@ __device__ void choose_for_token(const RouterRule& r, int64_t token, const Load&
     if (place < top_k) s.chosen[place] = static_cast<uint16_t>(e);
   }
 #pragma unroll 1
-  for (int t = static_cast<int>(threadIdx.x); t < top_k && given != nullptr; t += static_cast<int>(blockDim.x))
+  for (int t = static_cast<int>(threadIdx.x); t < top_k && given != nullptr;
+       t += static_cast<int>(blockDim.x))
     s.chosen[t] = static_cast<uint16_t>(given[t]);
   __syncthreads();
   if (threadIdx.x >= 32) return;

@@ -13,7 +13,8 @@
 #include "tests/support/device/device.h"
 #include "tests/support/device/drawn_floats.h"
 
-// Each kernel of DeepSeek-V4's layers against the block of the CPU. Memory that a kernel must not read is NaN.
+// Each kernel of DeepSeek-V4's layers against the block of the CPU. Memory that a kernel must not read is
+// NaN.
 
 namespace twofour {
 namespace {
@@ -59,10 +60,11 @@ TEST_CASE("rows are normed, rotated and multiplied by a Hadamard matrix as on th
     bool is_normed, has_weight, is_spread;
   };
   unsigned seed = 1;
-  for (const Case& c : {Case{5, 3, 18, 4, 0, true, false, false}, Case{1, 1, 16, 8, 3, true, true, false},
-                        Case{37, 2, 512, 32, 7, true, true, false}, Case{4, 64, 128, 32, 0, false, false, true},
-                        Case{3, 5, 8, 4, 1, true, true, true}, Case{2, 1, 257, 100, 5, true, false, false},
-                        Case{9, 2, 512, 3, 0, false, false, true}}) {
+  for (const Case& c :
+       {Case{5, 3, 18, 4, 0, true, false, false}, Case{1, 1, 16, 8, 3, true, true, false},
+        Case{37, 2, 512, 32, 7, true, true, false}, Case{4, 64, 128, 32, 0, false, false, true},
+        Case{3, 5, 8, 4, 1, true, true, true}, Case{2, 1, 257, 100, 5, true, false, false},
+        Case{9, 2, 512, 3, 0, false, false, true}}) {
     CAPTURE(c.size);
     const int64_t width = c.heads * c.size, stride = width + c.extra, begin = 1000;
     const std::vector<float> x = draw(c.m * stride, ++seed), norm = draw(c.size, ++seed),
@@ -78,8 +80,8 @@ TEST_CASE("rows are normed, rotated and multiplied by a Hadamard matrix as on th
     const DeviceMemory weight(norm), angles(frequencies);
     cuda::TurnedRows t;
     t.tokens = span_of(c.m, begin, position);
-    t.turn = {c.is_normed, c.has_weight ? weight.as<float>() : nullptr, 1e-5,
-              angles.as<float>(), c.pairs, c.is_spread};
+    t.turn = {c.is_normed, c.has_weight ? weight.as<float>() : nullptr, 1e-5, angles.as<float>(), c.pairs,
+              c.is_spread};
     t.heads = c.heads, t.size = c.size, t.x = rows.as<float>(), t.stride = stride;
     cuda::turn_rows(t, stream.get());
     stream.synchronize();
@@ -226,9 +228,9 @@ TEST_CASE("attention to a window and entries is that of the CPU, in any pieces")
   struct Case {
     int64_t heads, groups, size, pairs, window, ratio, most;
   };
-  for (const Case& c : {Case{4, 2, 16, 4, 9, 4, 2}, Case{6, 3, 18, 3, 1, 0, 0}, Case{7, 7, 512, 32, 128, 128, 99},
-                        Case{5, 1, 300, 16, 40, 4, 30}, Case{9, 3, 72, 8, 128, 4, 1000},
-                        Case{8, 4, 130, 8, 500, 4, 7}}) {
+  for (const Case& c :
+       {Case{4, 2, 16, 4, 9, 4, 2}, Case{6, 3, 18, 3, 1, 0, 0}, Case{7, 7, 512, 32, 128, 128, 99},
+        Case{5, 1, 300, 16, 40, 4, 30}, Case{9, 3, 72, 8, 128, 4, 1000}, Case{8, 4, 130, 8, 500, 4, 7}}) {
     CAPTURE(c.size);
     CAPTURE(c.ratio);
     const int64_t m = 300, width = c.heads * c.size, stride = c.size + 5;
@@ -245,7 +247,8 @@ TEST_CASE("attention to a window and entries is that of the CPU, in any pieces")
         seen[floats(i)].push_back(static_cast<int32_t>(entry));
       }
       std::sort(seen[floats(i)].begin(), seen[floats(i)].end());
-      if (all > c.most) std::copy(seen[floats(i)].begin(), seen[floats(i)].end(), chosen.begin() + i * c.most);
+      if (all > c.most)
+        std::copy(seen[floats(i)].begin(), seen[floats(i)].end(), chosen.begin() + i * c.most);
     }
     const std::vector<float> tokens = narrow(rows, stride, 0, c.size);
     std::vector<float> expected(floats(m * width));
@@ -271,7 +274,8 @@ TEST_CASE("attention to a window and entries is that of the CPU, in any pieces")
       std::vector<float> found;
       int64_t begin = 0;
       for (const int64_t count : pieces) {
-        const cuda::KeptRows kept{dr.as<float>() + begin * stride, stride, ring.as<float>(), c.window, c.size};
+        const cuda::KeptRows kept{dr.as<float>() + begin * stride, stride, ring.as<float>(), c.window,
+                                  c.size};
         // Queries of a call in two parts
         for (int64_t first = 0, some = (count + 1) / 2; first < count; first += some) {
           const int64_t queries = std::min(some, count - first);
@@ -340,8 +344,8 @@ TEST_CASE("residual streams are mixed, read and written as on the CPU") {
 
     const DeviceMemory dw(weight), db(base), df(factors), dy(y);
     DeviceMemory dx(x), out = poisoned(c.m * c.hidden), mixes = poisoned(c.m * c.streams * (c.streams + 1));
-    cuda::StreamMixer mixer{c.streams, c.hidden, dw.as<float>(), db.as<float>(), df.as<float>(),
-                            c.iterations, 1e-3, 1e-5, false};
+    cuda::StreamMixer mixer{c.streams,    c.hidden, dw.as<float>(), db.as<float>(), df.as<float>(),
+                            c.iterations, 1e-3,     1e-5,           false};
     DeviceMemory workspace(cuda::mix_streams_workspace(mixer, c.m));
     workspace.fill(0xFF);
     mixer.is_head = true;

@@ -163,7 +163,8 @@ TEST_CASE("tokens are scored on the device as on the CPU") {
 
 TEST_CASE("statistics collected on the device are those of the CPU") {
   if (no_gpu()) return;
-  for (const char* name : {"llama", "qwen2_moe", "gpt_oss", "deepseek_v3", "gemma3", "minimax_m2", "deepseek_v4"}) {
+  for (const char* name :
+       {"llama", "qwen2_moe", "gpt_oss", "deepseek_v3", "gemma3", "minimax_m2", "deepseek_v4"}) {
     CAPTURE(name);
     const Scratch scratch;
     const DecoderGolden golden = read_decoder_golden(golden_folder(), name);

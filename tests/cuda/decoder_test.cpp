@@ -51,7 +51,8 @@ TEST_CASE("layers that do not fit the device together come one after another, to
 
 TEST_CASE("a continuation on the device is that of the CPU") {
   if (no_gpu()) return;
-  for (const char* name : {"llama", "qwen3_moe", "gpt_oss", "gemma3-linear", "minimax_m2", "deepseek_v4-tied"}) {
+  for (const char* name :
+       {"llama", "qwen3_moe", "gpt_oss", "gemma3-linear", "minimax_m2", "deepseek_v4-tied"}) {
     CAPTURE(name);
     const Scratch scratch;
     const DecoderGolden golden = read_decoder_golden(golden_folder(), name);
@@ -104,8 +105,8 @@ TEST_CASE("prompts of compressed entries say on the device in any pieces what si
       REQUIRE(at == tokens.size());
       double worst = 0;
       for (size_t i = 0; i < logits.size(); i += 48)
-        worst = std::max(worst, relative_error(std::span(logits).subspan(i, 48),
-                                               std::span(expected).subspan(i, 48)));
+        worst = std::max(
+            worst, relative_error(std::span(logits).subspan(i, 48), std::span(expected).subspan(i, 48)));
       CAPTURE(pieces.front());
       CHECK(worst <= 2e-4);
     }

@@ -175,10 +175,18 @@ TEST_CASE("rows in pieces times stored matrices are what double gives, of severa
   const cuda::DeviceStream stream;
   using enum cuda::MatrixFormat;
   unsigned seed = 500;
-  for (const auto& [format, k, block] :
-       {std::tuple(mxfp4, int64_t{128}, int64_t{0}), {mxfp4, 4224, 0}, {mxfp4, 8448, 0}, {nvfp4, 4160, 0},
-        {fp8, 16, 32}, {fp8, 4224, 128}, {fp8, 8208, 32}, {fp8, 4112, 4096}, {fp8, 9008, 10000},
-        {fp8, 4104, 128}, {fp8, 4224, 96}, {bf16, 4104, 0}}) {
+  for (const auto& [format, k, block] : {std::tuple(mxfp4, int64_t{128}, int64_t{0}),
+                                         {mxfp4, 4224, 0},
+                                         {mxfp4, 8448, 0},
+                                         {nvfp4, 4160, 0},
+                                         {fp8, 16, 32},
+                                         {fp8, 4224, 128},
+                                         {fp8, 8208, 32},
+                                         {fp8, 4112, 4096},
+                                         {fp8, 9008, 10000},
+                                         {fp8, 4104, 128},
+                                         {fp8, 4224, 96},
+                                         {bf16, 4104, 0}}) {
     CAPTURE(static_cast<int>(format));
     CAPTURE(k);
     CAPTURE(block);
@@ -196,8 +204,8 @@ TEST_CASE("rows in pieces times stored matrices are what double gives, of severa
     // Two experts with rows of their own
     const DrawnMatrix c = store(format, 19, k, ++seed, block);
     const DeviceMemory table(std::vector{a.matrix, c.matrix}), ids(std::vector<int32_t>{1, 0});
-    const cuda::ExpertMatrices experts{table.as<cuda::DeviceMatrix>(), 1,      2, 19, k, format,
-                                       a.matrix.scale_cols};
+    const cuda::ExpertMatrices experts{
+        table.as<cuda::DeviceMatrix>(), 1, 2, 19, k, format, a.matrix.scale_cols};
     cuda::multiply_expert_rows(experts, ids.as<int32_t>(), 2, {.x = dx.as<float>(), .stride = k},
                                {out.as<float>(), false}, stream.get());
     stream.synchronize();

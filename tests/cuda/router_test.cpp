@@ -33,16 +33,11 @@ struct Case {
 constexpr auto kSoftmax = RouterScores::kSoftmax, kSigmoid = RouterScores::kSigmoid,
                kSqrtSoftplus = RouterScores::kSqrtSoftplus;
 constexpr Case kCases[] = {
-    {1, 1, 1, 1, false, kSoftmax, false, false},
-    {3, 2, 1, 1, false, kSoftmax, true, false},
-    {33, 33, 1, 1, false, kSoftmax, false, false},
-    {128, 8, 1, 1, false, kSoftmax, true, false},
-    {160, 6, 8, 3, false, kSoftmax, false, false},
-    {256, 8, 8, 4, true, kSigmoid, true, true},
-    {1000, 10, 1, 1, false, kSigmoid, false, false},
-    {1024, 64, 64, 9, true, kSigmoid, true, true},
-    {384, 6, 1, 1, false, kSqrtSoftplus, true, true},
-    {7, 3, 1, 1, false, kSqrtSoftplus, false, false}};
+    {1, 1, 1, 1, false, kSoftmax, false, false},      {3, 2, 1, 1, false, kSoftmax, true, false},
+    {33, 33, 1, 1, false, kSoftmax, false, false},    {128, 8, 1, 1, false, kSoftmax, true, false},
+    {160, 6, 8, 3, false, kSoftmax, false, false},    {256, 8, 8, 4, true, kSigmoid, true, true},
+    {1000, 10, 1, 1, false, kSigmoid, false, false},  {1024, 64, 64, 9, true, kSigmoid, true, true},
+    {384, 6, 1, 1, false, kSqrtSoftplus, true, true}, {7, 3, 1, 1, false, kSqrtSoftplus, false, false}};
 
 cuda::RouterRule device_rule(const Case& c, const float* correction) {
   RouterRule rule;
@@ -124,7 +119,8 @@ TEST_CASE("a table of tokens chooses experts, and the router weighs them") {
   constexpr int64_t kTokens = 29, kVocabulary = 50, kExperts = 70, kTopK = 6;
   std::mt19937 random(3);
   std::vector<int32_t> table, tokens;
-  for (int64_t i = 0; i < kVocabulary * kTopK; ++i) table.push_back(static_cast<int32_t>(random() % kExperts));
+  for (int64_t i = 0; i < kVocabulary * kTopK; ++i)
+    table.push_back(static_cast<int32_t>(random() % kExperts));
   for (int64_t i = 0; i < kTokens; ++i) tokens.push_back(static_cast<int32_t>(random() % kVocabulary));
   const std::vector<float> logits = draw_logits(kTokens * kExperts, 4);
   RouterRule rule;
@@ -134,10 +130,11 @@ TEST_CASE("a table of tokens chooses experts, and the router weighs them") {
     ids.insert(ids.end(), table.begin() + token * kTopK, table.begin() + (token + 1) * kTopK);
   const ExpertChoice expected = cpu::weigh_experts(rule, logits, kExperts, kTopK, ids);
   const DeviceMemory x(logits), device_table(table), device_tokens(tokens), error(std::vector<int32_t>{0});
-  DeviceMemory found(static_cast<size_t>(kTokens * kTopK) * 4), weights(static_cast<size_t>(kTokens * kTopK) * 4);
-  cuda::choose_experts({rule, kExperts, kTopK, nullptr, device_table.as<int32_t>(), device_tokens.as<int32_t>()},
-                       x.as<float>(), kTokens, found.as<int32_t>(), weights.as<float>(), error.as<int32_t>(),
-                       stream.get());
+  DeviceMemory found(static_cast<size_t>(kTokens * kTopK) * 4),
+      weights(static_cast<size_t>(kTokens * kTopK) * 4);
+  cuda::choose_experts(
+      {rule, kExperts, kTopK, nullptr, device_table.as<int32_t>(), device_tokens.as<int32_t>()},
+      x.as<float>(), kTokens, found.as<int32_t>(), weights.as<float>(), error.as<int32_t>(), stream.get());
   stream.synchronize();
   CHECK(found.download<int32_t>() == expected.ids);
   CHECK(error_of(weights.download<float>(), expected.weights) <= 1e-5);

@@ -57,9 +57,7 @@ Decoder::Decoder(Decoder&&) noexcept = default;
 Decoder& Decoder::operator=(Decoder&&) noexcept = default;
 Decoder::~Decoder() = default;
 
-void Decoder::use_cuda(uint64_t memory) {
-  device_ = std::make_unique<DeviceRun>(*state_, memory);
-}
+void Decoder::use_cuda(uint64_t memory) { device_ = std::make_unique<DeviceRun>(*state_, memory); }
 Device Decoder::device() const { return device_ ? Device::cuda : Device::cpu; }
 uint64_t Decoder::device_bytes_of_token() const { return device_ ? device_->weights().bytes_of_token() : 0; }
 uint64_t Decoder::device_weight_bytes() const { return device_ ? device_->weights().bytes() : 0; }

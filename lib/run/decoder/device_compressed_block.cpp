@@ -155,8 +155,8 @@ void DeviceRun::run_compressed(int64_t layer, std::span<const DevicePart> parts,
   products_.set_rows(x, m, h, stream, planes);
   products_.multiply(w.compressed.in, projected, row.count, stream);
   float* latent = latent_.of<float>(m * a.q_rank);
-  cuda::rms_norm(
-      {projected, row.count, w.q_a_norm, m, a.q_rank, state_.shape.epsilon, latent, a.q_rank}, stream);
+  cuda::rms_norm({projected, row.count, w.q_a_norm, m, a.q_rank, state_.shape.epsilon, latent, a.q_rank},
+                 stream);
   see(run, groups.attention.q_group, latent, m, a.q_rank);
   if (run.last == LayerStage::kLatent) return;
 
@@ -240,7 +240,8 @@ void DeviceSequence::step_compressed(int64_t layer, const DeviceLayer& w) {
     int64_t numbers = 0;
     for (; end < in.size() && end < i + cuda::kMostMatrices && in[end].format == in[i].format; ++end)
       numbers += in[end].n;
-    cuda::multiply_row(std::span(in).subspan(i, end - i), normed_input(w.attention_norm), {to, false}, stream);
+    cuda::multiply_row(std::span(in).subspan(i, end - i), normed_input(w.attention_norm), {to, false},
+                       stream);
     to += numbers;
   }
   const int64_t width = a.heads * a.head_size;

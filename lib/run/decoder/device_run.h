@@ -43,15 +43,15 @@ class DeviceRoom {
 /// Consecutive tokens of one sequence in a batch on the device.
 struct DevicePart {
   int64_t count = 0, begin = 0;
-  /// Caches of the layer that runs, as it has attention, linear attention, or attention to compressed entries;
-  /// nullptr if there are none. `window` is of the latter two.
+  /// Caches of the layer that runs, as it has attention, linear attention, or attention to compressed
+  /// entries; nullptr if there are none. `window` is of the latter two.
   float *keys = nullptr, *values = nullptr;
   float *window = nullptr, *recurrent = nullptr;
   float *entries = nullptr, *index_keys = nullptr, *compressor = nullptr;
 };
 
-/// The places of a token's projections in a row, in a layer with attention to compressed entries. A compressor
-/// has its values, then its gates.
+/// The places of a token's projections in a row, in a layer with attention to compressed entries. A
+/// compressor has its values, then its gates.
 struct CompressedRow {
   CompressedRow(const ModelShape& shape, int64_t layer);
   int64_t q_a = 0, kv = 0, entries = 0, index = 0, index_weights = 0;
@@ -119,7 +119,8 @@ class DeviceRun {
   void attend_compressed(int64_t layer, const DeviceLayer& weights, const CompressedTokens& tokens,
                          const CompressedQueries& queries) const;
   void keep_compressed(int64_t layer, const CompressedTokens& tokens) const;
-  /// Number of entries that a token of a sequence of `tokens` tokens may see; 0 if no index chooses among them.
+  /// Number of entries that a token of a sequence of `tokens` tokens may see; 0 if no index chooses among
+  /// them.
   int64_t scored_entries(int64_t layer, int64_t tokens) const;
   /// Linear attention without tokens.
   cuda::DeltaTokens delta_tokens(const DeviceLayer& layer) const;

@@ -84,6 +84,7 @@ void DeviceSequence::reserve(int64_t tokens) {
   history_ = cuda::DeviceMemory(static_cast<size_t>(more) * sizeof(cuda::LogitFigures));
   capacity_ = more;
   graph_.reset();
+  is_warm_ = false;  // more entries may need kernels that did not run before
   const float* from = old.as<float>();
   float* to = cache_.as<float>();
   for (const Cache& cache : caches_) {
@@ -174,8 +175,8 @@ void DeviceSequence::make_buffers() {
   b_.normed = floats(s.hidden), b_.added = floats(s.hidden);
   const DeltaShape& d = s.delta;
   const CompressedShape& c = s.compressed;
-  int64_t projected = std::max((a.has_gate ? 2 : 1) * queries + keys + values,
-                               d.channels() + d.values() + 2 * d.value_heads);
+  int64_t projected =
+      std::max((a.has_gate ? 2 : 1) * queries + keys + values, d.channels() + d.values() + 2 * d.value_heads);
   for (int64_t layer = 0; layer < static_cast<int64_t>(c.ratios.size()); ++layer)
     projected = std::max(projected, CompressedRow(s, layer).count);
   b_.heads = floats(projected);
@@ -185,7 +186,8 @@ void DeviceSequence::make_buffers() {
   b_.read = floats(s.hidden), b_.half_out = floats(s.hidden), b_.mix = floats(mixer.mix());
   b_.sums = cuda::DeviceMemory(cuda::mix_streams_workspace(mixer, 1));
   b_.delta_mixed = floats(d.channels()), b_.delta_gates = floats(2 * d.value_heads);
-  b_.low = floats(std::max(a.kv_rank + a.head_size, c.groups * c.rank)), b_.latent = floats(std::max(a.q_rank, a.kv_rank));
+  b_.low = floats(std::max(a.kv_rank + a.head_size, c.groups * c.rank)),
+  b_.latent = floats(std::max(a.q_rank, a.kv_rank));
   b_.both = floats(a.heads * (a.head_size + a.value_size));
   b_.keys = floats(keys), b_.values = floats(values);
   b_.mixed = floats(std::max(a.heads * a.value_size, d.values()));

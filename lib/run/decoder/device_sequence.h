@@ -65,7 +65,7 @@ class DeviceSequence {
   const DecoderState& state_;
   DeviceRun& run_;
   int64_t capacity_ = 0;
-  std::vector<Cache> caches_;   ///< layer after layer
+  std::vector<Cache> caches_;  ///< layer after layer
   cuda::DeviceMemory cache_, states_, history_;
   DeviceRoom hidden_, tokens_, logits_, scores_;
   Buffers b_;

@@ -104,13 +104,9 @@ void DeviceWeights::place_experts(DevicePlacer& placer, int64_t layer, DeviceExp
                 f.experts.front().gate.k,
                 format_of(gate_up),
                 scale_cols_of(gate_up)};
-  to.down = {placer.values(down),
-             1,
-             count,
-             f.experts.front().down.n,
-             f.experts.front().down.k,
-             format_of(down),
-             scale_cols_of(down)};
+  to.down = {
+      placer.values(down), 1, count, f.experts.front().down.n, f.experts.front().down.k, format_of(down),
+      scale_cols_of(down)};
 }
 
 void DeviceWeights::place_delta(DevicePlacer& placer, const DeltaWeights& w, DeviceDelta& to) const {
@@ -217,7 +213,8 @@ DeviceWeights::DeviceWeights(const DecoderState& state, uint64_t memory) : state
     // Short texts do not read the queries of an index.
     DevicePlacer index(state.weights);
     index.matrix(state.layers[at(i)].compressed.index_q);
-    token_bytes_ += layers.back() - unread - index.bytes() - (state.layers[at(i)].feed_forward.table ? table : 0);
+    token_bytes_ +=
+        layers.back() - unread - index.bytes() - (state.layers[at(i)].feed_forward.table ? table : 0);
     largest = std::max(largest, layers.back());
   }
   if (memory == 0) {

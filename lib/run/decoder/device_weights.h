@@ -69,7 +69,7 @@ struct DeviceLayer {
   DeviceStreams attention_streams, feed_forward_streams;
   DeviceDelta delta;            ///< instead of attention
   DeviceCompressed compressed;  ///< instead of attention
-  DeviceMlp mlp;      ///< the dense MLP or the shared expert
+  DeviceMlp mlp;                ///< the dense MLP or the shared expert
   cuda::DeviceMatrix router, shared_gate;
   DeviceExperts experts;
 };
