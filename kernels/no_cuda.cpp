@@ -1,6 +1,8 @@
 #include "formats/error.h"
 #include "kernels/attention/device_attention.h"
+#include "kernels/attention/device_compressed.h"
 #include "kernels/attention/device_delta.h"
+#include "kernels/attention/device_streams.h"
 #include "kernels/device/device.h"
 #include "kernels/device/device_memory.h"
 #include "kernels/floats/device_gemm.h"
@@ -109,6 +111,19 @@ void prepare_heads(const PreparedHeads&, Stream) { refuse("heads"); }
 void gate_heads(const HeadGates&, Stream) { refuse("gates of heads"); }
 void run_delta(const DeltaTokens&, Stream) { refuse("linear attention"); }
 void split_latent_heads(const LatentHeads&, Stream) { refuse("latent heads"); }
+void turn_rows(const TurnedRows&, Stream) { refuse("rows of heads"); }
+void keep_rows(const TokenSpan&, const KeptRows&, Stream) { refuse("rows that are kept"); }
+void make_entries(const EntryMakers&, Stream) { refuse("compressed entries"); }
+void choose_entries(const DeviceEntryScores&, Stream) { refuse("index of entries"); }
+void attend_chosen(const DeviceChosenAttention&, Stream) { refuse("attention to entries"); }
+size_t mix_streams_workspace(const StreamMixer&, int64_t) { refuse("residual streams"); }
+void mix_streams(const StreamMixer&, const float*, int64_t, float*, float*, void*, Stream) {
+  refuse("residual streams");
+}
+void write_streams(const StreamMixer&, const float*, const float*, int64_t, float*, Stream) {
+  refuse("residual streams");
+}
+void begin_streams(const float*, int64_t, int64_t, int64_t, float*, Stream) { refuse("residual streams"); }
 void attend(const DeviceAttention&, float*, Stream) { refuse("attention"); }
 size_t attend_one_workspace(const DeviceAttention&) { refuse("attention"); }
 void attend_one(const DeviceAttention&, const PreparedHeads&, float*, void*, Stream) { refuse("attention"); }

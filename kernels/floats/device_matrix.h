@@ -27,11 +27,14 @@ struct DeviceMatrix {
   int64_t n = 0, k = 0;
 };
 
-/// The rule for gate times up: gate * sigmoid(slope * gate) * (up + offset). If the limit is above 0, gate is
-/// first clamped from above, and up from both sides.
+/// The rule for gate times up: gate * sigmoid(slope * (gate + cubic * gate^3)) * (up + offset). If the limit
+/// is above 0, gate is first clamped from above, and up from both sides.
 struct GateUnits {
   float slope = 1, offset = 0, limit = 0;
+  float cubic = 0;  ///< kGeluCubic with kGeluSlope as slope makes gelu, with tanh as its approximation
 };
+/// gelu(x) = x (1 + tanh(u)) / 2 for u = sqrt(2 / pi) (x + 0.044715 x^3). (1 + tanh(u)) / 2 = sigmoid(2 u).
+inline constexpr float kGeluSlope = 1.5957691216f, kGeluCubic = 0.044715f;
 
 /// The input of products of single rows.
 struct RowInput {
@@ -52,7 +55,7 @@ struct RowOutput {
 };
 
 /// The largest number of matrices in one call.
-inline constexpr int kMostMatrices = 4;
+inline constexpr int kMostMatrices = 5;
 
 /// Multiplies one row by matrices with the same K. Their results follow each other in the output. The
 /// operation is limited by bandwidth. Products of decoded weights are exact, and are summed in float32 in an
@@ -68,6 +71,7 @@ struct ExpertMatrices {
   int count = 1;
   int64_t e = 0, n = 0, k = 0;
   std::optional<MatrixFormat> format{};  ///< the format of all matrices; empty if they have several formats
+  int64_t scale_cols = 0;                ///< of all matrices in FP8; 0 if they differ, or in other formats
 };
 void multiply_expert_rows(const ExpertMatrices& experts, const int32_t* ids, int64_t rows, const RowInput& in,
                           const RowOutput& to, Stream stream);

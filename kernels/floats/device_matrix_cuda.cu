@@ -12,6 +12,7 @@ struct RowArguments {
   const int32_t* ids;
   int count;
   std::optional<MatrixFormat> format;  ///< the format of all matrices; empty if they have several
+  int64_t scale_cols;                  ///< of all matrices in FP8; 0 if they differ
   int64_t e, n, k;
   RowInput in;
   RowOutput to;
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(kRowThreads, 3)
     uint8_t* piece = pieces + turn * Piece::kBytes;
     wait_copies<kPieces - 1>();
     __syncwarp();
-    sum += Piece::dot(a.k, now.k, piece, x);
+    sum += Piece::dot(a.k, a.scale_cols, now.k, piece, x);
     __syncwarp();
     copy_next(piece);
     const int64_t done = now.n;
@@ -161,7 +162,7 @@ bool start_piecewise(const RowArguments& a, int64_t rows, Stream stream) {
   using Piece = RowPiece<kFormat>;
   const size_t shared = row_shared(a.k) + size_t{kRowWarps} * kPieces * Piece::kBytes;
   const size_t room = static_cast<size_t>(shared_memory_limit());
-  if (a.format != kFormat || !Piece::takes(a.k) || shared > room) return false;
+  if (a.format != kFormat || !Piece::takes(a.k, a.scale_cols) || shared > room) return false;
   const int at_once = static_cast<int>(std::min<size_t>(3, room / shared));
   start_rows(multiply_row_kernel<kFormat>, at_once, shared, a, rows, stream);
   return true;
@@ -172,6 +173,8 @@ void start_rows(const RowArguments& a, int64_t rows, Stream stream) {
          "a row that fits shared memory", std::to_string(a.k) + " numbers");
   if (start_piecewise<MatrixFormat::bf16>(a, rows, stream)) return;
   if (start_piecewise<MatrixFormat::nvfp4>(a, rows, stream)) return;
+  if (start_piecewise<MatrixFormat::mxfp4>(a, rows, stream)) return;
+  if (start_piecewise<MatrixFormat::fp8>(a, rows, stream)) return;
   start_rows(multiply_any_row_kernel, 2, row_shared(a.k), a, rows, stream);
 }
 
@@ -187,7 +190,7 @@ __global__ void __launch_bounds__(kRowThreads)
   release_successor();
   wait_for_predecessor();
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x) * 4;
-  if (i + 4 <= count) {
+  if (i + 4 <= count && reinterpret_cast<uintptr_t>(x) % 16 == 0) {
     float4 v = *reinterpret_cast<const float4*>(x + i);
     for (void* plane : to.planes) {
       if (plane == nullptr) return;
@@ -195,7 +198,7 @@ __global__ void __launch_bounds__(kRowThreads)
     }
     return;
   }
-  for (int64_t j = i; j < count; ++j) {
+  for (int64_t j = i; j < min(i + 4, count); ++j) {
     float v = x[j];
     for (void* plane : to.planes) {
       if (plane != nullptr) static_cast<uint16_t*>(plane)[j] = split(v);
@@ -245,16 +248,17 @@ __global__ void __launch_bounds__(kRowThreads)
 void multiply_row(std::span<const DeviceMatrix> matrices, const RowInput& in, const RowOutput& to,
                   Stream stream) {
   const char* where = "product of a row";
-  expect(!matrices.empty() && matrices.size() <= kMostMatrices, where, "1 to 4 matrices",
-         std::to_string(matrices.size()));
+  expect(!matrices.empty() && matrices.size() <= kMostMatrices, where,
+         "1 to " + std::to_string(kMostMatrices) + " matrices", std::to_string(matrices.size()));
   RowArguments a{};
   a.count = static_cast<int>(matrices.size());
-  a.k = matrices.front().k, a.format = matrices.front().format;
+  a.k = matrices.front().k, a.format = matrices.front().format, a.scale_cols = matrices.front().scale_cols;
   for (int i = 0; i < a.count; ++i) {
     a.matrices[i] = matrices[static_cast<size_t>(i)];
     expect(a.matrices[i].k == a.k, where, "matrices of one K", std::to_string(a.matrices[i].k));
     a.n += a.matrices[i].n;
     if (a.format != a.matrices[i].format) a.format.reset();
+    if (a.scale_cols != a.matrices[i].scale_cols) a.scale_cols = 0;
   }
   a.in = in, a.to = to;
   start_rows(a, 1, stream);
@@ -265,6 +269,7 @@ void multiply_expert_rows(const ExpertMatrices& experts, const int32_t* ids, int
   if (rows == 0) return;
   RowArguments a{};
   a.table = experts.table, a.ids = ids, a.count = experts.count, a.format = experts.format;
+  a.scale_cols = experts.scale_cols;
   a.e = experts.e, a.n = experts.n, a.k = experts.k;
   a.in = in, a.to = to;
   start_rows(a, rows, stream);

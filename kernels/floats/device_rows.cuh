@@ -233,41 +233,60 @@ __device__ __forceinline__ float dot_any_row(const DeviceMatrix& m, int64_t n, c
 }
 
 /// A stored piece of a row of weights, copied to a warp's part of shared memory. The code is short, because
-/// it must be fetched each time: in a running model, weights evict it from the caches. K must be a multiple
-/// of 8 for BF16 and of 64 for NVFP4.
+/// it must be fetched each time: in a running model, weights evict it from the caches.
 template <MatrixFormat kFormat>
 struct RowPiece {
-  static constexpr bool kHasCodes = kFormat == MatrixFormat::nvfp4;
-  static constexpr int kSpan = kHasCodes ? 4096 : 2048;  ///< numbers
-  static constexpr int kWeights = 4096 / (kHasCodes ? 2 : 1),
-                       kBytes = kWeights + (kHasCodes ? kSpan / 16 : 0);
-  static_assert(kHasCodes || kFormat == MatrixFormat::bf16);
+  static constexpr bool kHasCodes = kFormat == MatrixFormat::nvfp4 || kFormat == MatrixFormat::mxfp4;
+  static constexpr bool kIsFp8 = kFormat == MatrixFormat::fp8;
+  static_assert(kHasCodes || kIsFp8 || kFormat == MatrixFormat::bf16);
+  static constexpr int kBits = kHasCodes ? 4 : kIsFp8 ? 8 : 16;
+  static constexpr int kGroup = kFormat == MatrixFormat::nvfp4 ? 16 : 32;  ///< numbers of codes with a scale
+  static constexpr int kSpan = kHasCodes || kIsFp8 ? 4096 : 2048;          ///< numbers
+  static constexpr int kLeastColumns = 32;  ///< the least number of columns of FP8 with a scale
+  static constexpr int kWeights = kSpan * kBits / 8;
+  static constexpr int kScales = kHasCodes ? kSpan / kGroup : kIsFp8 ? kSpan / kLeastColumns * 4 : 0;
+  static constexpr int kBytes = kWeights + kScales;
 
-  /// True if rows of `k` numbers can be read in pieces.
-  static bool takes(int64_t k) { return k % (kHasCodes ? 64 : 8) == 0; }
+  /// True if rows of `k` numbers can be read in pieces, so that each begins on a multiple of 16 bytes, and
+  /// its scales on one of 4. `scale_cols` counts for FP8: no scale may begin before a piece and end in it.
+  static bool takes(int64_t k, int64_t scale_cols) {
+    if constexpr (kIsFp8) {
+      const bool fits = scale_cols >= k || (scale_cols >= kLeastColumns && kSpan % scale_cols == 0);
+      return k % 16 == 0 && fits;
+    }
+    return k % (kHasCodes ? 4 * kGroup : 8) == 0;
+  }
 
   /// Starts the copies of numbers from `first` on. The caller commits them as a group.
   static __device__ __forceinline__ void copy(const DeviceMatrix& m, int64_t n, int64_t first, uint8_t* to) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int count = static_cast<int>(min(int64_t{kSpan}, m.k - first));
-    const int bytes = kHasCodes ? count / 2 : count * 2;
-    const auto* from =
-        static_cast<const char*>(m.weights) + (n * m.k + first) / (kHasCodes ? 2 : 1) * (kHasCodes ? 1 : 2);
+    const int bytes = count * kBits / 8;
+    const char* from = static_cast<const char*>(m.weights) + (n * m.k + first) * kBits / 8;
 #pragma unroll 1
     for (int i = lane * 16; i < bytes; i += 32 * 16) copy_async16_once(shared_address(to + i), from + i);
     if constexpr (kHasCodes) {
-      const auto* scales = static_cast<const char*>(m.scales) + (n * m.k + first) / 16;
+      const auto* scales = static_cast<const char*>(m.scales) + (n * m.k + first) / kGroup;
 #pragma unroll 1
-      for (int i = lane * 4; i < count / 16; i += 32 * 4)
+      for (int i = lane * 4; i < count / kGroup; i += 32 * 4)
         copy_async4(shared_address(to + kWeights + i), scales + i);
+    }
+    if constexpr (kIsFp8) {
+      const int columns = static_cast<int>(min(m.scale_cols, m.k)), used = (count + columns - 1) / columns;
+      const float* scales = static_cast<const float*>(m.scales) +
+                            n / m.scale_rows * ((m.k + m.scale_cols - 1) / m.scale_cols) + first / columns;
+#pragma unroll 1
+      for (int i = lane; i < used; i += 32) copy_async4(shared_address(to + kWeights + 4 * i), scales + i);
     }
   }
 
   /// The sum of the products of a lane's weights with the corresponding numbers of x.
-  static __device__ __forceinline__ float dot(int64_t k, int64_t first, const uint8_t* piece,
-                                              const SharedRow& x) {
+  static __device__ __forceinline__ float dot(int64_t k, int64_t scale_cols, int64_t first,
+                                              const uint8_t* piece, const SharedRow& x) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int count = static_cast<int>(min(int64_t{kSpan}, k - first));
+    // A divisor of kSpan is a power of two.
+    [[maybe_unused]] const int shift = scale_cols < k ? __ffs(static_cast<int>(scale_cols)) - 1 : 31;
     float sum = 0;
 #pragma unroll 2
     for (int i = lane * 8; i < count; i += 256) {
@@ -275,7 +294,18 @@ struct RowPiece {
       if constexpr (kHasCodes) {
         // All eight codes have the same scale, which multiplies their sum.
         decode_codes(*reinterpret_cast<const uint32_t*>(piece + i / 2), 1.0f, w);
-        sum += scale_of_nvfp4(piece[kWeights + i / 16]) * x.dot(first + i, w);
+        const uint8_t byte = piece[kWeights + i / kGroup];
+        const float part = x.dot(first + i, w);
+        if constexpr (kFormat == MatrixFormat::nvfp4) {
+          sum += scale_of_nvfp4(byte) * part;
+        } else {
+          sum += 16384.0f * part * e8m0_to_float(byte);  // in this order, as 2^14 times a scale may overflow
+        }
+      } else if constexpr (kIsFp8) {
+        const uint2 eight = *reinterpret_cast<const uint2*>(piece + i);
+        const uint2 low = halves_of_e4m3(eight.x), high = halves_of_e4m3(eight.y);
+        decode_halves<MatrixFormat::f16>(make_uint4(low.x, low.y, high.x, high.y), w);
+        sum += reinterpret_cast<const float*>(piece + kWeights)[i >> shift] * x.dot(first + i, w);
       } else {
         decode_halves<kFormat>(*reinterpret_cast<const uint4*>(piece + 2 * i), w);
         sum += x.dot(first + i, w);

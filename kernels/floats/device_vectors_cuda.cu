@@ -1,11 +1,12 @@
 #include "kernels/device/launch.cuh"
 #include "kernels/device/ptx.cuh"
 #include "kernels/floats/device_vectors.h"
+#include "kernels/floats/input_row.cuh"
 
 namespace twofour::cuda {
 namespace {
 
-constexpr int kThreads = 256, kRowThreads = 512;
+constexpr int kThreads = 256, kWideThreads = 512;
 
 __device__ __forceinline__ int64_t own_index() {
   return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -33,12 +34,7 @@ struct Gate {
   float* out;
   __device__ void operator()(int64_t i) const {
     const int64_t at = i / n * stride + i % n;
-    float g = gate[at], u = up[at];
-    if (units.limit > 0) {
-      g = fminf(g, units.limit);
-      u = fminf(fmaxf(u, -units.limit), units.limit);
-    }
-    out[i] = g / (1.0f + expf(-units.slope * g)) * (u + units.offset);
+    out[i] = gate_unit(gate[at], up[at], units);
   }
 };
 
@@ -87,8 +83,8 @@ struct AddWeighted {
 /// Reduces the values of all threads of a block in a fixed order: first within each warp, then across warps.
 template <class T, class Join>
 __device__ T of_block(T x, const Join& join) {
-  constexpr int kWarps = kRowThreads / 32;
-  __shared__ T all[kRowThreads];
+  constexpr int kWarps = kWideThreads / 32;
+  __shared__ T all[kWideThreads];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const auto join_places = [&](T* places, int count) {
     for (int apart = count / 2; apart > 0; apart /= 2) {
@@ -116,12 +112,12 @@ __device__ double sum_of_block(double x) {
 }
 
 /// Runs as one block, because there are few rows at a time.
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kWideThreads)
     norms_kernel(const float* x, const float* weights, int64_t m, int64_t n, double* out) {
   double sum = 0;
   for (int64_t i = 0; i < m; ++i) {
     double squares = 0;
-    for (int64_t j = threadIdx.x; j < n; j += kRowThreads)
+    for (int64_t j = threadIdx.x; j < n; j += kWideThreads)
       squares += static_cast<double>(x[i * n + j]) * static_cast<double>(x[i * n + j]);
     sum += fabs(static_cast<double>(weights[i])) * sqrt(sum_of_block(squares));
   }
@@ -149,7 +145,7 @@ struct ChoiceParts {
   int32_t done;
 };
 
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kWideThreads)
     choose_token_kernel(const float* logits, int64_t n, ChoiceParts* parts, TokenState* state,
                         LogitFigures* history) {
   __shared__ bool is_last;
@@ -159,13 +155,13 @@ __global__ void __launch_bounds__(kRowThreads)
                 end = min(n, begin + each);
   Top top{-INFINITY, static_cast<int32_t>(n)};
   bool has_nan = false;
-  for (int64_t i = begin + threadIdx.x; i < end; i += kRowThreads) {
+  for (int64_t i = begin + threadIdx.x; i < end; i += kWideThreads) {
     has_nan = has_nan || isnan(logits[i]);
     top = Better()(top, {logits[i], static_cast<int32_t>(i)});
   }
   top = of_block(top, Better());
   double sum = has_nan ? static_cast<double>(NAN) : 0.0;
-  for (int64_t i = begin + threadIdx.x; i < end; i += kRowThreads)
+  for (int64_t i = begin + threadIdx.x; i < end; i += kWideThreads)
     sum += static_cast<double>(expf(logits[i] - top.value));
   sum = sum_of_block(sum);
   if (threadIdx.x == 0) {
@@ -190,7 +186,7 @@ __global__ void __launch_bounds__(kRowThreads)
   ++state->position;
 }
 
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kWideThreads)
     figures_kernel(const float* logits, int64_t n, const int32_t* tokens, const float* other,
                    const LogitFigures* other_figures, LogitFigures* out) {
   release_successor();
@@ -199,7 +195,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const float* x = logits + row * n;
   Top top{-INFINITY, 0};
   bool has_nan = false;
-  for (int64_t i = threadIdx.x; i < n; i += kRowThreads) {
+  for (int64_t i = threadIdx.x; i < n; i += kWideThreads) {
     has_nan = has_nan || isnan(x[i]);
     if (x[i] > top.value) top = {x[i], static_cast<int32_t>(i)};
   }
@@ -207,14 +203,14 @@ __global__ void __launch_bounds__(kRowThreads)
   top = of_block(top, Better());
   if (top.index == n) top.index = 0;
   double sum = 0;
-  for (int64_t i = threadIdx.x; i < n; i += kRowThreads) sum += static_cast<double>(expf(x[i] - top.value));
+  for (int64_t i = threadIdx.x; i < n; i += kWideThreads) sum += static_cast<double>(expf(x[i] - top.value));
   sum = sum_of_block(has_nan ? static_cast<double>(NAN) : sum);
   const double log_sum = static_cast<double>(top.value) + log(sum);
   double divergence = 0;
   if (other != nullptr) {
     const double other_sum = other_figures[row].log_sum;
     const float* y = other + row * n;
-    for (int64_t i = threadIdx.x; i < n; i += kRowThreads) {
+    for (int64_t i = threadIdx.x; i < n; i += kWideThreads) {
       const double p = static_cast<double>(y[i]) - other_sum, q = static_cast<double>(x[i]) - log_sum;
       divergence += static_cast<double>(expf(static_cast<float>(p))) * (p - q);
     }
@@ -255,13 +251,13 @@ void add_weighted_rows(const float* x, const float* weights, int64_t m, int64_t 
 
 void sum_of_norms(const float* x, const float* weights, int64_t m, int64_t n, double* sum, Stream stream) {
   if (m == 0) return;
-  launch("sum of norms", stream, {dim3(1), kRowThreads}, norms_kernel, x, weights, m, n, sum);
+  launch("sum of norms", stream, {dim3(1), kWideThreads}, norms_kernel, x, weights, m, n, sum);
 }
 
 void logit_figures(const float* logits, int64_t m, int64_t n, const int32_t* tokens, const float* other,
                    const LogitFigures* other_figures, LogitFigures* out, Stream stream) {
   if (m == 0) return;
-  launch("figures of logits", stream, {dim3(static_cast<unsigned>(m)), kRowThreads, 0, 1, true},
+  launch("figures of logits", stream, {dim3(static_cast<unsigned>(m)), kWideThreads, 0, 1, true},
          figures_kernel, logits, n, tokens, other, other_figures, out);
 }
 
@@ -269,7 +265,7 @@ size_t choose_token_workspace() { return sizeof(ChoiceParts); }
 
 void choose_token(const float* logits, int64_t n, void* workspace, TokenState* state, LogitFigures* history,
                   Stream stream) {
-  launch("token", stream, {dim3(kChoiceBlocks), kRowThreads, 0, 1, true}, choose_token_kernel, logits, n,
+  launch("token", stream, {dim3(kChoiceBlocks), kWideThreads, 0, 1, true}, choose_token_kernel, logits, n,
          static_cast<ChoiceParts*>(workspace), state, history);
 }
 

@@ -29,7 +29,7 @@ __device__ __forceinline__ float gate_unit(float gate, float up, const GateUnits
     gate = fminf(gate, g.limit);
     up = fminf(fmaxf(up, -g.limit), g.limit);
   }
-  return gate / (1.0f + expf(-g.slope * gate)) * (up + g.offset);
+  return gate / (1.0f + expf(-g.slope * (gate + g.cubic * gate * gate * gate))) * (up + g.offset);
 }
 
 __device__ __forceinline__ float4 add_fours(const float4& a, const float4& b) {

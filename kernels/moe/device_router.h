@@ -7,11 +7,14 @@
 
 namespace twofour::cuda {
 
-/// The routing rule of one layer on the device. No kernel supports kSqrtSoftplus.
+/// The routing rule of one layer on the device.
 struct RouterRule : twofour::RouterRule {
   int64_t experts = 0, top_k = 0;
-  bool sigmoid = false;               ///< true if `scores` is kSigmoid
   const float* correction = nullptr;  ///< [experts] in device memory, added only for the choice; may be null
+  /// [vocabulary, top_k] experts of each token, which then are not chosen by their scores; may be null. Every
+  /// expert is below `experts`.
+  const int32_t* table = nullptr;
+  const int32_t* tokens = nullptr;  ///< [m] the tokens, if there is a table
 };
 /// The largest number of experts of a router.
 inline constexpr int64_t kMostRouted = 1024;

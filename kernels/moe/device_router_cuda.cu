@@ -82,14 +82,18 @@ __device__ void score_experts(const RouterRule& r, const Load& load, Scores& s, 
     }
   }
   most = largest_of_warp(most);
+  const bool is_softmax = r.scores == RouterScores::kSoftmax;
 #pragma unroll 1
   for (int e = lane; e < experts; e += 32) {
-    const float x = s.weights[e], power = expf(r.sigmoid ? -x : x - most);
-    const float score = r.sigmoid ? __frcp_rn(1.0f + power) : power;
+    const float x = s.weights[e];
+    const bool is_softplus = r.scores == RouterScores::kSqrtSoftplus;
+    float score = expf(is_softmax ? x - most : is_softplus ? -fabsf(x) : -x);
+    if (r.scores == RouterScores::kSigmoid) score = __frcp_rn(1.0f + score);
+    if (is_softplus) score = sqrtf(fmaxf(x, 0.0f) + log1pf(score));
     s.weights[e] = score;
     sum += score;
   }
-  const float share = r.sigmoid ? 1.0f : __frcp_rn(sum_of_warp(sum));
+  const float share = is_softmax ? __frcp_rn(sum_of_warp(sum)) : 1.0f;
 #pragma unroll 1
   for (int e = lane; e < (experts + 3) / 4 * 4; e += 32) {
     s.keys[e] = 0;
@@ -103,17 +107,19 @@ __device__ void score_experts(const RouterRule& r, const Load& load, Scores& s, 
   if (r.groups > 1) keep_groups(r, s.choice, s.keys, s.groups);
 }
 
-/// Chooses the experts of one token, in one block. The rank of an expert is the number of experts with a
-/// larger key, or with the same key and a lower id. `load(from, to)` loads the logits from + 32 i, and 0 for
-/// those after the last.
+/// Chooses the experts of token number `token`, in one block. The rank of an expert is the number of experts
+/// with a larger key, or with the same key and a lower id. `load(from, to)` loads the logits from + 32 i, and
+/// 0 for those after the last.
 template <class Load>
-__device__ void choose_for_token(const RouterRule& r, const Load& load, int32_t* ids, float* weights,
-                                 int32_t* error, Scores& s) {
+__device__ void choose_for_token(const RouterRule& r, int64_t token, const Load& load, int32_t* ids,
+                                 float* weights, int32_t* error, Scores& s) {
   const int experts = static_cast<int>(r.experts), top_k = static_cast<int>(r.top_k);
+  const int32_t* given = r.table != nullptr ? r.table + r.tokens[token] * r.top_k : nullptr;
   if (threadIdx.x < 32) score_experts(r, load, s, error);
   __syncthreads();
 #pragma unroll 1
-  for (int e = static_cast<int>(threadIdx.x); e < experts; e += static_cast<int>(blockDim.x)) {
+  for (int e = static_cast<int>(threadIdx.x); e < experts && given == nullptr;
+       e += static_cast<int>(blockDim.x)) {
     const uint32_t own = s.keys[e];
     int place = 0;
 #pragma unroll 2
@@ -126,6 +132,10 @@ __device__ void choose_for_token(const RouterRule& r, const Load& load, int32_t*
     }
     if (place < top_k) s.chosen[place] = static_cast<uint16_t>(e);
   }
+#pragma unroll 1
+  for (int t = static_cast<int>(threadIdx.x); t < top_k && given != nullptr;
+       t += static_cast<int>(blockDim.x))
+    s.chosen[t] = static_cast<uint16_t>(given[t]);
   __syncthreads();
   if (threadIdx.x >= 32) return;
   const int lane = static_cast<int>(threadIdx.x);
@@ -155,7 +165,7 @@ __global__ void __launch_bounds__(kChooseThreads)
       to[i] = from + 32 * i < r.experts ? __ldcg(logits + token * r.experts + from + 32 * i) : 0.0f;
   };
   __shared__ Scores scores;
-  choose_for_token(r, load, ids + token * r.top_k, weights + token * r.top_k, error, scores);
+  choose_for_token(r, token, load, ids + token * r.top_k, weights + token * r.top_k, error, scores);
 }
 
 /// Sends a logit to the warp that chooses. The logit has arrived when the upper half of its word is not zero.
@@ -214,7 +224,7 @@ __global__ void __launch_bounds__(kRowThreads) route_kernel(const __grid_constan
         if (first > 0) copy(first);
         wait_copies<0>();
         __syncwarp();
-        sum += Piece::dot(k, first, piece, x);
+        sum += Piece::dot(k, 0, first, piece, x);
         __syncwarp();
       }
       sum = sum_of_warp(sum);
@@ -233,7 +243,7 @@ __global__ void __launch_bounds__(kRowThreads) route_kernel(const __grid_constan
   const auto receive = [&](int from, float(&to)[4]) {
     receive_logits(t.sent + from, static_cast<int>(t.rule.experts) - from, to);
   };
-  choose_for_token(t.rule, receive, t.ids, t.weights, t.error, scores);
+  choose_for_token(t.rule, 0, receive, t.ids, t.weights, t.error, scores);
 }
 
 void check_rule(const RouterRule& r) {
@@ -241,6 +251,7 @@ void check_rule(const RouterRule& r) {
          "at most " + std::to_string(kMostRouted) + " experts in 64 groups for CUDA",
          std::to_string(r.experts) + " in " + std::to_string(r.groups));
   expect(r.top_k > 0 && r.top_k <= r.experts, "router", "1 to all experts a token", std::to_string(r.top_k));
+  expect(r.table == nullptr || r.tokens != nullptr, "router", "the tokens of a table", "none");
 }
 
 }  // namespace
@@ -258,7 +269,7 @@ void route_token(const RoutedToken& t, Stream stream) {
   expect(t.router.n == t.rule.experts, "router", std::to_string(t.rule.experts) + " rows",
          std::to_string(t.router.n));
   using Piece = RowPiece<MatrixFormat::bf16>;
-  const bool is_bf16 = t.router.format == MatrixFormat::bf16 && Piece::takes(t.router.k);
+  const bool is_bf16 = t.router.format == MatrixFormat::bf16 && Piece::takes(t.router.k, 0);
   const size_t shared = kRouteShared + row_shared(t.router.k);
   expect(shared <= static_cast<size_t>(shared_memory_limit()), "router", "a row that fits shared memory",
          std::to_string(t.router.k) + " numbers");

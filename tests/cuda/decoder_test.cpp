@@ -9,7 +9,6 @@
 #include "lib/run/eval/generate.h"
 #include "tests/support/decoder_golden.h"
 #include "tests/support/device/device.h"
-#include "tests/support/message.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {
@@ -23,10 +22,6 @@ TEST_CASE("logits on the device are those of transformers, for a prefill and for
     const DecoderGolden golden = read_decoder_golden(golden_folder(), name);
     write_decoder_checkpoint(golden, scratch / "model");
     Decoder decoder = Decoder::open(scratch / "model");
-    if (!decoder.shape().runs_on_cuda()) {
-      contains(message_of([&] { decoder.use_cuda(); }), "expected a family that runs on CUDA, found ");
-      continue;
-    }
     decoder.use_cuda();
     DecoderSequence whole(decoder);
     const double prefill = worst_error(golden, whole.append(golden.tokens, true));
@@ -39,7 +34,7 @@ TEST_CASE("logits on the device are those of transformers, for a prefill and for
 
 TEST_CASE("layers that do not fit the device together come one after another, to the same logits") {
   if (no_gpu()) return;
-  for (const char* name : {"llama", "qwen3_moe", "deepseek_v3"}) {
+  for (const char* name : {"llama", "qwen3_moe", "deepseek_v3", "gemma3", "deepseek_v4"}) {
     CAPTURE(name);
     const Scratch scratch;
     const DecoderGolden golden = read_decoder_golden(golden_folder(), name);
@@ -56,7 +51,8 @@ TEST_CASE("layers that do not fit the device together come one after another, to
 
 TEST_CASE("a continuation on the device is that of the CPU") {
   if (no_gpu()) return;
-  for (const char* name : {"llama", "qwen3_moe", "gpt_oss"}) {
+  for (const char* name :
+       {"llama", "qwen3_moe", "gpt_oss", "gemma3-linear", "minimax_m2", "deepseek_v4-tied"}) {
     CAPTURE(name);
     const Scratch scratch;
     const DecoderGolden golden = read_decoder_golden(golden_folder(), name);
@@ -77,6 +73,59 @@ TEST_CASE("a continuation on the device is that of the CPU") {
     CHECK(c.tokens.size() == d.tokens.size());
     CHECK(d.is_ended);
   }
+}
+
+TEST_CASE("prompts of compressed entries say on the device in any pieces what single tokens say on the CPU") {
+  if (no_gpu()) return;
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < 262; ++i) tokens.push_back((i * i + i / 5) % 48);
+  for (const char* name : {"deepseek_v4", "deepseek_v4-tied"}) {
+    CAPTURE(name);
+    const Scratch scratch;
+    write_decoder_checkpoint(read_decoder_golden(golden_folder(), name), scratch / "model");
+    const Decoder cpu = Decoder::open(scratch / "model");
+    Decoder cuda = Decoder::open(scratch / "model");
+    cuda.use_cuda();
+    const std::vector<float> expected = DecoderSequence(cpu).append(tokens, true);
+    // Ends around entries of 4 and of 128 tokens, and around the window; tokens in front of room for more
+    for (const std::vector<size_t>& pieces : {std::vector<size_t>{262},
+                                              {126, 1, 1, 134},
+                                              {2, 5, 9, 111, 3, 130, 2},
+                                              {129, 133},
+                                              {1, 3, 1, 1, 122, 1, 133},
+                                              {257, 1, 1, 1, 1, 1}}) {
+      DecoderSequence sequence(cuda);
+      std::vector<float> logits;
+      size_t at = 0;
+      for (const size_t count : pieces) {
+        const auto some = sequence.append(std::span(tokens).subspan(at, count), true);
+        logits.insert(logits.end(), some.begin(), some.end());
+        at += count;
+      }
+      REQUIRE(at == tokens.size());
+      double worst = 0;
+      for (size_t i = 0; i < logits.size(); i += 48)
+        worst = std::max(
+            worst, relative_error(std::span(logits).subspan(i, 48), std::span(expected).subspan(i, 48)));
+      CAPTURE(pieces.front());
+      CHECK(worst <= 2e-4);
+    }
+  }
+}
+
+TEST_CASE("a table of experts that names others is refused before it is on the device") {
+  if (no_gpu()) return;
+  const Scratch scratch;
+  write_decoder_checkpoint(read_decoder_golden(golden_folder(), "deepseek_v4"), scratch / "model", {},
+                           [](Tensors& tensors) {
+                             for (TensorData& t : tensors)
+                               if (t.dtype == DType::kI64) t.bytes[2 * 8] = 8;
+                           });
+  Decoder decoder = Decoder::open(scratch / "model");
+  decoder.use_cuda();
+  const std::vector<int32_t> tokens{5, 6};
+  CHECK_THROWS_WITH(DecoderSequence(decoder).append(tokens),
+                    doctest::Contains("ffn.gate.tid2eid: token 1: expected experts 0 to 7, found 8"));
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ struct DrawnMatrix {
   std::vector<float> values;
 };
 
-DrawnMatrix store(cuda::MatrixFormat format, int64_t n, int64_t k, unsigned seed) {
+DrawnMatrix store(cuda::MatrixFormat format, int64_t n, int64_t k, unsigned seed, int64_t block = 24) {
   DrawnMatrix s;
   std::mt19937 random(seed);
   const auto count = static_cast<size_t>(n * k);
@@ -68,9 +68,8 @@ DrawnMatrix store(cuda::MatrixFormat format, int64_t n, int64_t k, unsigned seed
       break;
     }
     case cuda::MatrixFormat::fp8: {
-      constexpr int64_t kBlock = 24;
       bytes = draw_bytes(count, 0, 0x7E);
-      const int64_t columns = (k + kBlock - 1) / kBlock, rows = (n + kBlock - 1) / kBlock;
+      const int64_t columns = (k + block - 1) / block, rows = (n + block - 1) / block;
       std::vector<float> grid = draw(rows * columns, seed + 1);
       for (float& g : grid) g = std::abs(g);
       for (int64_t i = 0; i < n; ++i) {
@@ -78,11 +77,11 @@ DrawnMatrix store(cuda::MatrixFormat format, int64_t n, int64_t k, unsigned seed
           const auto at = static_cast<size_t>(i * k + j);
           if (random() % 2 == 0) bytes[at] |= 0x80;
           s.values[at] =
-              e4m3_to_float(bytes[at]) * grid[static_cast<size_t>(i / kBlock * columns + j / kBlock)];
+              e4m3_to_float(bytes[at]) * grid[static_cast<size_t>(i / block * columns + j / block)];
         }
       }
       s.weights = DeviceMemory(bytes), s.scales = DeviceMemory(grid);
-      s.matrix.scale_rows = s.matrix.scale_cols = kBlock;
+      s.matrix.scale_rows = s.matrix.scale_cols = block;
       break;
     }
     case cuda::MatrixFormat::nvfp4:
@@ -171,6 +170,54 @@ TEST_CASE("one row and many rows times stored matrices are what double gives") {
   }
 }
 
+TEST_CASE("rows in pieces times stored matrices are what double gives, of several matrices and of experts") {
+  if (no_gpu()) return;
+  const cuda::DeviceStream stream;
+  using enum cuda::MatrixFormat;
+  unsigned seed = 500;
+  for (const auto& [format, k, block] : {std::tuple(mxfp4, int64_t{128}, int64_t{0}),
+                                         {mxfp4, 4224, 0},
+                                         {mxfp4, 8448, 0},
+                                         {nvfp4, 4160, 0},
+                                         {fp8, 16, 32},
+                                         {fp8, 4224, 128},
+                                         {fp8, 8208, 32},
+                                         {fp8, 4112, 4096},
+                                         {fp8, 9008, 10000},
+                                         {fp8, 4104, 128},
+                                         {fp8, 4224, 96},
+                                         {bf16, 4104, 0}}) {
+    CAPTURE(static_cast<int>(format));
+    CAPTURE(k);
+    CAPTURE(block);
+    const std::vector<float> x = draw(2 * k, ++seed);
+    const DrawnMatrix a = store(format, 19, k, ++seed, block), b = store(format, 150, k, ++seed, block);
+    std::vector<float> expected = product(x, 1, a.values, 19, k);
+    const std::vector<float> second = product(x, 1, b.values, 150, k);
+    expected.insert(expected.end(), second.begin(), second.end());
+    const DeviceMemory dx(x);
+    DeviceMemory out(169 * sizeof(float));
+    cuda::multiply_row(std::array{a.matrix, b.matrix}, {.x = dx.as<float>()}, {out.as<float>(), false},
+                       stream.get());
+    stream.synchronize();
+    CHECK(error_of(out.download<float>(), expected) <= 3e-6);
+    // Two experts with rows of their own
+    const DrawnMatrix c = store(format, 19, k, ++seed, block);
+    const DeviceMemory table(std::vector{a.matrix, c.matrix}), ids(std::vector<int32_t>{1, 0});
+    const cuda::ExpertMatrices experts{
+        table.as<cuda::DeviceMatrix>(), 1, 2, 19, k, format, a.matrix.scale_cols};
+    cuda::multiply_expert_rows(experts, ids.as<int32_t>(), 2, {.x = dx.as<float>(), .stride = k},
+                               {out.as<float>(), false}, stream.get());
+    stream.synchronize();
+    expected = product(x, 1, c.values, 19, k);
+    const std::vector<float> other = product({x.begin() + k, x.end()}, 1, a.values, 19, k);
+    expected.insert(expected.end(), other.begin(), other.end());
+    std::vector<float> found = out.download<float>();
+    found.resize(38);
+    CHECK(error_of(found, expected) <= 3e-6);
+  }
+}
+
 TEST_CASE("planes multiplied without the library are what double gives") {
   if (no_gpu()) return;
   const cuda::DeviceStream stream;
@@ -213,6 +260,25 @@ TEST_CASE("a row is normed, or gated, before it is multiplied; experts have rows
   cuda::multiply_row({&w.matrix, 1}, {.x = dx.as<float>(), .up = dup.as<float>(), .gate = units},
                      {out.as<float>(), false}, stream.get());
   stream.synchronize();
+  found = out.download<float>();
+  found.resize(static_cast<size_t>(n));
+  CHECK(error_of(found, product(gated, 1, w.values, n, k)) <= 2e-6);
+
+  const cuda::GateUnits gelu{cuda::kGeluSlope, 0, 0, cuda::kGeluCubic};
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double g = 4 * static_cast<double>(x[i]);
+    const double inner = std::sqrt(2 / std::acos(-1.0)) * (g + 0.044715 * g * g * g);
+    gated[i] = static_cast<float>(0.5 * g * (1 + std::tanh(inner)) * static_cast<double>(up[i]));
+  }
+  std::vector<float> wide = x;
+  for (float& v : wide) v *= 4;
+  const DeviceMemory dwide(wide);
+  DeviceMemory active(static_cast<size_t>(k) * sizeof(float));
+  cuda::gate_rows(dwide.as<float>(), dup.as<float>(), 1, k, k, gelu, active.as<float>(), stream.get());
+  cuda::multiply_row({&w.matrix, 1}, {.x = dwide.as<float>(), .up = dup.as<float>(), .gate = gelu},
+                     {out.as<float>(), false}, stream.get());
+  stream.synchronize();
+  CHECK(error_of(active.download<float>(), gated) <= 1e-6);
   found = out.download<float>();
   found.resize(static_cast<size_t>(n));
   CHECK(error_of(found, product(gated, 1, w.values, n, k)) <= 2e-6);

@@ -26,20 +26,25 @@ std::vector<float> draw_logits(int64_t count, unsigned seed) {
 
 struct Case {
   int64_t experts, top_k, groups, kept_groups;
-  bool sums_two, is_sigmoid, is_renormalized, is_corrected;
+  bool sums_two;
+  RouterScores scores;
+  bool is_renormalized, is_corrected;
 };
+constexpr auto kSoftmax = RouterScores::kSoftmax, kSigmoid = RouterScores::kSigmoid,
+               kSqrtSoftplus = RouterScores::kSqrtSoftplus;
 constexpr Case kCases[] = {
-    {1, 1, 1, 1, false, false, false, false},    {3, 2, 1, 1, false, false, true, false},
-    {33, 33, 1, 1, false, false, false, false},  {128, 8, 1, 1, false, false, true, false},
-    {160, 6, 8, 3, false, false, false, false},  {256, 8, 8, 4, true, true, true, true},
-    {1000, 10, 1, 1, false, true, false, false}, {1024, 64, 64, 9, true, true, true, true}};
+    {1, 1, 1, 1, false, kSoftmax, false, false},      {3, 2, 1, 1, false, kSoftmax, true, false},
+    {33, 33, 1, 1, false, kSoftmax, false, false},    {128, 8, 1, 1, false, kSoftmax, true, false},
+    {160, 6, 8, 3, false, kSoftmax, false, false},    {256, 8, 8, 4, true, kSigmoid, true, true},
+    {1000, 10, 1, 1, false, kSigmoid, false, false},  {1024, 64, 64, 9, true, kSigmoid, true, true},
+    {384, 6, 1, 1, false, kSqrtSoftplus, true, true}, {7, 3, 1, 1, false, kSqrtSoftplus, false, false}};
 
 cuda::RouterRule device_rule(const Case& c, const float* correction) {
   RouterRule rule;
-  rule.scores = c.is_sigmoid ? RouterScores::kSigmoid : RouterScores::kSoftmax;
+  rule.scores = c.scores;
   rule.renormalized = c.is_renormalized, rule.scaling = 2.5;
   rule.groups = c.groups, rule.kept_groups = c.kept_groups, rule.sums_two = c.sums_two;
-  return {rule, c.experts, c.top_k, c.is_sigmoid, correction};
+  return {rule, c.experts, c.top_k, correction};
 }
 
 /// Holds a choice against one in double, written here: the order of scores, groups and ties as the families
@@ -49,12 +54,15 @@ void check_choice(const Case& c, const float* logits, const std::vector<float>& 
   const auto experts = static_cast<size_t>(c.experts), size = experts / static_cast<size_t>(c.groups);
   std::vector<double> scores(experts);
   double total = 0;
-  for (size_t e = 0; e < experts; ++e)
-    total += scores[e] = c.is_sigmoid ? 1 / (1 + std::exp(-static_cast<double>(logits[e])))
-                                      : std::exp(static_cast<double>(logits[e]));
+  for (size_t e = 0; e < experts; ++e) {
+    const auto logit = static_cast<double>(logits[e]);
+    total += scores[e] = c.scores == kSigmoid        ? 1 / (1 + std::exp(-logit))
+                         : c.scores == kSqrtSoftplus ? std::sqrt(std::log1p(std::exp(logit)))
+                                                     : std::exp(logit);
+  }
   std::vector<double> choice = scores;
   for (size_t e = 0; e < experts; ++e) {
-    if (!c.is_sigmoid) choice[e] = scores[e] /= total;
+    if (c.scores == kSoftmax) choice[e] = scores[e] /= total;
     if (c.is_corrected) choice[e] += static_cast<double>(correction[e]);
   }
   std::vector<std::pair<double, size_t>> groups;
@@ -105,6 +113,33 @@ TEST_CASE("experts chosen on the device are the best ones, the first of equal on
   }
 }
 
+TEST_CASE("a table of tokens chooses experts, and the router weighs them") {
+  if (no_gpu()) return;
+  const cuda::DeviceStream stream;
+  constexpr int64_t kTokens = 29, kVocabulary = 50, kExperts = 70, kTopK = 6;
+  std::mt19937 random(3);
+  std::vector<int32_t> table, tokens;
+  for (int64_t i = 0; i < kVocabulary * kTopK; ++i)
+    table.push_back(static_cast<int32_t>(random() % kExperts));
+  for (int64_t i = 0; i < kTokens; ++i) tokens.push_back(static_cast<int32_t>(random() % kVocabulary));
+  const std::vector<float> logits = draw_logits(kTokens * kExperts, 4);
+  RouterRule rule;
+  rule.scores = kSqrtSoftplus, rule.renormalized = true, rule.scaling = 1.5;
+  std::vector<int32_t> ids;
+  for (const int32_t token : tokens)
+    ids.insert(ids.end(), table.begin() + token * kTopK, table.begin() + (token + 1) * kTopK);
+  const ExpertChoice expected = cpu::weigh_experts(rule, logits, kExperts, kTopK, ids);
+  const DeviceMemory x(logits), device_table(table), device_tokens(tokens), error(std::vector<int32_t>{0});
+  DeviceMemory found(static_cast<size_t>(kTokens * kTopK) * 4),
+      weights(static_cast<size_t>(kTokens * kTopK) * 4);
+  cuda::choose_experts(
+      {rule, kExperts, kTopK, nullptr, device_table.as<int32_t>(), device_tokens.as<int32_t>()},
+      x.as<float>(), kTokens, found.as<int32_t>(), weights.as<float>(), error.as<int32_t>(), stream.get());
+  stream.synchronize();
+  CHECK(found.download<int32_t>() == expected.ids);
+  CHECK(error_of(weights.download<float>(), expected.weights) <= 1e-5);
+}
+
 TEST_CASE("a logit that is no number is reported") {
   if (no_gpu()) return;
   const cuda::DeviceStream stream;
@@ -126,7 +161,7 @@ TEST_CASE("a token goes from its row to its experts in one launch, again and aga
   unsigned seed = 100;
   // A row in one piece, in several, in one number after the other, and one that is long
   for (const int64_t h : {64, 2048, 2056, 7168, 4100, 12000}) {
-    for (const size_t which : {size_t{3}, size_t{5}, size_t{7}}) {
+    for (const size_t which : {size_t{3}, size_t{5}, size_t{7}, size_t{8}}) {
       const Case& c = kCases[which];
       CAPTURE(h);
       CAPTURE(c.experts);

@@ -57,13 +57,7 @@ Decoder::Decoder(Decoder&&) noexcept = default;
 Decoder& Decoder::operator=(Decoder&&) noexcept = default;
 Decoder::~Decoder() = default;
 
-void Decoder::use_cuda(uint64_t memory) {
-  if (!state_->shape.runs_on_cuda())
-    throw Error(
-        fmt::format("{}: model_type: expected a family that runs on CUDA, found {}, which runs on the CPU",
-                    (state_->checkpoint.path() / "config.json").string(), state_->shape.family));
-  device_ = std::make_unique<DeviceRun>(*state_, memory);
-}
+void Decoder::use_cuda(uint64_t memory) { device_ = std::make_unique<DeviceRun>(*state_, memory); }
 Device Decoder::device() const { return device_ ? Device::cuda : Device::cpu; }
 uint64_t Decoder::device_bytes_of_token() const { return device_ ? device_->weights().bytes_of_token() : 0; }
 uint64_t Decoder::device_weight_bytes() const { return device_ ? device_->weights().bytes() : 0; }

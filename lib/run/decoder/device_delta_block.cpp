@@ -15,14 +15,14 @@ cuda::DeltaTokens DeviceRun::delta_tokens(const DeviceLayer& w) const {
   return t;
 }
 
-void DeviceRun::run_delta(int64_t layer, std::span<const DevicePart> parts, float* hidden, int64_t m,
+void DeviceRun::run_delta(int64_t layer, std::span<const DevicePart> parts, const Rows& rows,
                           const HalfRun& run) {
   const DeviceLayer& w = weights_.layer(layer);
   const DeltaWeights& groups = state_.layers[at(layer)].delta;
   const DeltaShape& d = state_.shape.delta;
-  const int64_t h = state_.shape.hidden;
+  const int64_t h = state_.shape.hidden, m = rows.m;
   float* x = normed_.of<float>(m * h);
-  cuda::rms_norm({hidden, h, w.attention_norm, m, h, state_.shape.epsilon, x, h}, stream_.get());
+  cuda::rms_norm({rows.in, h, w.attention_norm, m, h, state_.shape.epsilon, x, h}, stream_.get());
   see(run, groups.input_group, x, m, h);
   if (run.last == LayerStage::kAttentionInput || run.last == LayerStage::kLatent) return;
   cuda::DeltaTokens tokens = delta_tokens(w);
@@ -52,7 +52,7 @@ void DeviceRun::run_delta(int64_t layer, std::span<const DevicePart> parts, floa
   see(run, groups.output_group, out, m, d.values());
   if (run.last == LayerStage::kAttentionOutput) return;
   products_.set_rows(out, m, d.values(), stream_.get());
-  products_.multiply(w.delta.out, hidden, h, true, stream_.get());
+  products_.multiply(w.delta.out, rows.out, h, true, stream_.get());
 }
 
 }  // namespace twofour

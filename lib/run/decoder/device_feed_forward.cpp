@@ -97,8 +97,8 @@ void DeviceRun::run_each_expert(const DeviceLayer& w, const FeedForwardWeights& 
   }
 }
 
-void DeviceRun::run_experts(const DeviceLayer& w, const FeedForwardWeights& f, float* x, float* hidden,
-                            int64_t m, const HalfRun& run) {
+void DeviceRun::run_experts(const DeviceLayer& w, const FeedForwardWeights& f, const int32_t* tokens,
+                            float* x, float* hidden, int64_t m, const HalfRun& run) {
   const int64_t h = state_.shape.hidden, rows = m * state_.shape.top_k;
   int32_t* ids = ids_.of<int32_t>(rows);
   float* weights = routed_.of<float>(rows);
@@ -109,7 +109,7 @@ void DeviceRun::run_experts(const DeviceLayer& w, const FeedForwardWeights& f, f
     float* logits = logits_.of<float>(m * state_.shape.experts);
     products_.set_rows(x, m, h, stream_.get());
     products_.multiply(w.router, logits, state_.shape.experts, false, stream_.get());
-    cuda::choose_experts(router_rule(w), logits, m, ids, weights, router_error(), stream_.get());
+    cuda::choose_experts(router_rule(w, tokens), logits, m, ids, weights, router_error(), stream_.get());
   }
   if (w.experts.block) {
     float* out = added_.of<float>(m * h);
@@ -123,17 +123,17 @@ void DeviceRun::run_experts(const DeviceLayer& w, const FeedForwardWeights& f, f
   run_each_expert(w, f, chosen, x, hidden, m, run);
 }
 
-void DeviceRun::run_feed_forward(int64_t layer, float* hidden, int64_t m, const HalfRun& run) {
+void DeviceRun::run_feed_forward(int64_t layer, const int32_t* tokens, const Rows& rows, const HalfRun& run) {
   const DeviceLayer& w = weights_.layer(layer);
   const FeedForwardWeights& f = state_.layers[at(layer)].feed_forward;
-  const int64_t h = state_.shape.hidden;
+  const int64_t h = state_.shape.hidden, m = rows.m;
   float* x = normed_.of<float>(m * h);
-  cuda::rms_norm({hidden, h, w.feed_forward_norm, m, h, state_.shape.epsilon, x, h}, stream_.get());
+  cuda::rms_norm({rows.in, h, w.feed_forward_norm, m, h, state_.shape.epsilon, x, h}, stream_.get());
   see(run, f.input_group, x, m, h);
   if (w.experts) see(run, f.expert_group, x, m, h);
   if (run.last == LayerStage::kFeedForwardInput) return;
-  if (w.mlp) run_mlp(w, f, x, hidden, m, run);
-  if (w.experts) run_experts(w, f, x, hidden, m, run);
+  if (w.mlp) run_mlp(w, f, x, rows.out, m, run);
+  if (w.experts) run_experts(w, f, tokens, x, rows.out, m, run);
 }
 
 }  // namespace twofour

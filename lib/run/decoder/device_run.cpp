@@ -14,21 +14,26 @@ void DeviceRun::run_half(int64_t layer, LayerHalf half, std::span<const Sequence
   const DeviceLayer& w = weights_.layer(layer);
   const bool is_looked_into = run.watcher != nullptr || run.last || run.chosen != nullptr;
   if (half == LayerHalf::kFeedForward && is_looked_into && (w.mlp.block || w.experts.block))
-    return twofour::run_feed_forward(state_, layer, batch, {hidden, hidden}, run);  // a layout does not show
-                                                                                    // the inputs of down
-  const auto m = static_cast<int64_t>(hidden.size()) / state_.shape.hidden;
+    return run_half_on_cpu(state_, layer, half, batch, hidden, run);  // a layout does not show the inputs of
+                                                                      // down
+  const auto m = static_cast<int64_t>(hidden.size()) / state_.shape.residual();
   float* rows = hidden_.of<float>(static_cast<int64_t>(hidden.size()));
   cuda::copy_to_device(hidden.data(), rows, hidden.size_bytes(), stream_);
-  if (half == LayerHalf::kAttention) {
-    std::vector<DevicePart> parts;
-    for (const SequencePart& p : batch) {
-      check(p.cache == nullptr, "no caches of the host on the device");
-      parts.push_back({p.count, p.begin});
-    }
-    run_attention(layer, parts, rows, m, run);
-  } else {
-    run_feed_forward(layer, rows, m, run);
+  std::vector<DevicePart> parts;
+  std::vector<int32_t> ids;
+  for (const SequencePart& p : batch) {
+    check(p.cache == nullptr, "no caches of the host on the device");
+    parts.push_back({p.count, p.begin});
+    if (!w.table) continue;
+    check(p.ids != nullptr, "the ids of the tokens");
+    ids.insert(ids.end(), p.ids, p.ids + p.count);
   }
+  int32_t* tokens = nullptr;
+  if (w.table) {
+    tokens = tokens_.of<int32_t>(m);
+    cuda::copy_to_device(ids.data(), tokens, ids.size() * sizeof(int32_t), stream_);
+  }
+  run_half(layer, half, parts, tokens, rows, m, run);
   weights_.leave(layer, stream_);
   // The next layer is read while this layer runs.
   if (half == LayerHalf::kFeedForward && !weights_.is_resident())
@@ -37,8 +42,56 @@ void DeviceRun::run_half(int64_t layer, LayerHalf half, std::span<const Sequence
   if (!run.last) cuda::copy_to_host(rows, hidden.data(), hidden.size_bytes(), stream_);
 }
 
+void DeviceRun::run_half(int64_t layer, LayerHalf half, std::span<const DevicePart> parts,
+                         const int32_t* tokens, float* hidden, int64_t m, const HalfRun& run) {
+  const DeviceLayer& w = weights_.layer(layer);
+  const bool is_attention = half == LayerHalf::kAttention, is_mixed = state_.shape.streams.are_mixed();
+  const float* norm = is_attention ? w.norm_behind_attention : w.norm_behind_feed_forward;
+  const auto run_rows = [&](const Rows& rows) {
+    if (!is_attention) {
+      run_feed_forward(layer, tokens, rows, run);
+    } else if (w.delta) {
+      run_delta(layer, parts, rows, run);
+    } else if (w.compressed) {
+      run_compressed(layer, parts, rows, run);
+    } else {
+      run_attention(layer, parts, rows, run);
+    }
+  };
+  if (!is_mixed && norm == nullptr) return run_rows({hidden, hidden, m});
+  const int64_t h = state_.shape.hidden;
+  const cuda::StreamMixer mixer = stream_mixer(is_attention ? w.attention_streams : w.feed_forward_streams);
+  const float* in = hidden;
+  float* mix = mix_.of<float>(m * mixer.mix());
+  if (is_mixed) {
+    float* read = read_.of<float>(m * h);
+    const auto bytes = static_cast<int64_t>(cuda::mix_streams_workspace(mixer, m));
+    cuda::mix_streams(mixer, hidden, m, read, mix, sums_.of<uint8_t>(bytes), stream_.get());
+    in = read;
+  }
+  float* out = half_out_.of<float>(m * h);
+  cuda::clear_device_bytes(out, at(m * h) * sizeof(float), stream_.get());
+  run_rows({in, out, m});
+  if (run.last) return;
+  if (norm != nullptr) cuda::rms_norm({out, h, norm, m, h, state_.shape.epsilon, out, h}, stream_.get());
+  if (is_mixed) {
+    cuda::write_streams(mixer, mix, out, m, hidden, stream_.get());
+  } else {
+    cuda::add_floats(hidden, out, m * h, stream_.get());
+  }
+}
+
+const float* DeviceRun::read_head_stream(const float* hidden, int64_t m) {
+  if (!state_.shape.streams.are_mixed()) return hidden;
+  const cuda::StreamMixer mixer = stream_mixer(weights_.ends().streams, true);
+  float* read = read_.of<float>(m * state_.shape.hidden);
+  const auto bytes = static_cast<int64_t>(cuda::mix_streams_workspace(mixer, m));
+  cuda::mix_streams(mixer, hidden, m, read, nullptr, sums_.of<uint8_t>(bytes), stream_.get());
+  return read;
+}
+
 void DeviceRun::run_head(std::span<const float> hidden, std::span<float> logits) {
-  const auto m = static_cast<int64_t>(hidden.size()) / state_.shape.hidden;
+  const auto m = static_cast<int64_t>(hidden.size()) / state_.shape.residual();
   float* rows = hidden_.of<float>(static_cast<int64_t>(hidden.size()));
   cuda::copy_to_device(hidden.data(), rows, hidden.size_bytes(), stream_);
   float* out = logits_.of<float>(static_cast<int64_t>(logits.size()));
@@ -64,16 +117,26 @@ std::vector<cuda::LogitFigures> DeviceRun::score(std::span<const float> hidden,
   return download(figures, m);
 }
 
-void DeviceRun::run_layer(int64_t layer, std::span<const DevicePart> parts, float* hidden, int64_t m) {
-  run_attention(layer, parts, hidden, m, {});
-  run_feed_forward(layer, hidden, m, {});
+void DeviceRun::run_layer(int64_t layer, std::span<const DevicePart> parts, const int32_t* tokens,
+                          float* hidden, int64_t m) {
+  run_half(layer, LayerHalf::kAttention, parts, tokens, hidden, m, {});
+  run_half(layer, LayerHalf::kFeedForward, parts, tokens, hidden, m, {});
   weights_.leave(layer, stream_);
+}
+
+void DeviceRun::embed(const int32_t* tokens, int64_t m, float* hidden) {
+  const StreamShape& streams = state_.shape.streams;
+  const int64_t h = state_.shape.hidden;
+  float* rows = streams.are_mixed() ? read_.of<float>(m * h) : hidden;
+  cuda::take_rows(weights_.ends().embedding, tokens, m, rows, stream_.get());
+  if (streams.are_mixed()) cuda::begin_streams(rows, m, streams.count, h, hidden, stream_.get());
 }
 
 void DeviceRun::run_head(const float* hidden, int64_t m, float* logits) {
   const int64_t h = state_.shape.hidden;
+  const float* in = read_head_stream(hidden, m);
   float* x = normed_.of<float>(m * h);
-  cuda::rms_norm({hidden, h, weights_.ends().norm, m, h, state_.shape.epsilon, x, h}, stream_.get());
+  cuda::rms_norm({in, h, weights_.ends().norm, m, h, state_.shape.epsilon, x, h}, stream_.get());
   products_.set_rows(x, m, h, stream_.get());
   products_.multiply(weights_.ends().head, logits, state_.shape.vocabulary, false, stream_.get());
 }
@@ -87,19 +150,28 @@ void DeviceRun::check_routers() {
       fmt::format("{}: expected finite logits of routers, found others", state_.checkpoint.path().string()));
 }
 
-cuda::RouterRule DeviceRun::router_rule(const DeviceLayer& layer) const {
-  const RouterRule& rule = state_.shape.router;
-  check(rule.scores != RouterScores::kSqrtSoftplus, "a rule that the kernel has");
-  return {rule, state_.shape.experts, state_.shape.top_k, rule.scores == RouterScores::kSigmoid,
-          layer.correction};
+cuda::RouterRule DeviceRun::router_rule(const DeviceLayer& layer, const int32_t* tokens) const {
+  const ModelShape& s = state_.shape;
+  return {s.router, s.experts, s.top_k, layer.correction, layer.table, tokens};
+}
+
+cuda::StreamMixer DeviceRun::stream_mixer(const DeviceStreams& w, bool is_head) const {
+  const StreamShape& s = state_.shape.streams;
+  cuda::StreamMixer mixer;
+  mixer.streams = s.count, mixer.hidden = state_.shape.hidden;
+  mixer.weight = w.weight, mixer.base = w.base, mixer.scale = w.scale;
+  mixer.iterations = s.iterations, mixer.epsilon = s.epsilon, mixer.norm_epsilon = state_.shape.epsilon;
+  mixer.is_head = is_head;
+  return mixer;
 }
 
 cuda::GateUnits DeviceRun::gate_units() const {
   const GateShape& g = state_.shape.gate;
+  if (g.is_gelu) return {cuda::kGeluSlope, 0, g.limit, cuda::kGeluCubic};
   return {g.slope, g.offset, g.limit};
 }
 
-cuda::HeadRows DeviceRun::head_rows(const DeviceLayer& w, bool are_keys) const {
+cuda::HeadRows DeviceRun::head_rows(int64_t layer, const DeviceLayer& w, bool are_keys) const {
   const AttentionShape& a = state_.shape.attention;
   cuda::HeadRows h;
   h.heads = are_keys ? a.kv_heads : a.heads;
@@ -108,7 +180,8 @@ cuda::HeadRows DeviceRun::head_rows(const DeviceLayer& w, bool are_keys) const {
   if (a.norm == HeadNorm::kEach) h.norm = are_keys ? w.k_norm : w.q_norm;
   h.epsilon = state_.shape.epsilon;
   h.clip = static_cast<float>(a.clip);
-  h.frequencies = weights_.ends().frequencies;
+  const bool is_windowed = state_.shape.windows[at(layer)] > 0;
+  h.frequencies = is_windowed ? weights_.ends().window_frequencies : weights_.ends().frequencies;
   h.pairs = static_cast<int64_t>(a.frequencies.size());
   h.amplitude = a.amplitude;
   h.interleaved = a.interleaved;
@@ -177,15 +250,14 @@ bool DeviceRun::project_latent(const DeviceLayer& w, const AttentionWeights& gro
   return true;
 }
 
-void DeviceRun::run_attention(int64_t layer, std::span<const DevicePart> parts, float* hidden, int64_t m,
+void DeviceRun::run_attention(int64_t layer, std::span<const DevicePart> parts, const Rows& rows,
                               const HalfRun& run) {
   const DeviceLayer& w = weights_.layer(layer);
-  if (w.delta) return run_delta(layer, parts, hidden, m, run);
   const AttentionWeights& groups = state_.layers[at(layer)].attention;
   const AttentionShape& a = state_.shape.attention;
-  const int64_t h = state_.shape.hidden;
+  const int64_t h = state_.shape.hidden, m = rows.m;
   float* x = normed_.of<float>(m * h);
-  cuda::rms_norm({hidden, h, w.attention_norm, m, h, state_.shape.epsilon, x, h}, stream_.get());
+  cuda::rms_norm({rows.in, h, w.attention_norm, m, h, state_.shape.epsilon, x, h}, stream_.get());
   see(run, groups.input_group, x, m, h);
   if (run.last == LayerStage::kAttentionInput) return;
   Heads heads;
@@ -206,8 +278,8 @@ void DeviceRun::run_attention(int64_t layer, std::span<const DevicePart> parts, 
     cuda::PreparedHeads prepared;
     prepared.count = 3;
     prepared.begin = part.begin;
-    cuda::HeadRows &q = prepared.rows[0] = head_rows(w, false), &k = prepared.rows[1] = head_rows(w, true),
-                   &v = prepared.rows[2];
+    cuda::HeadRows &q = prepared.rows[0] = head_rows(layer, w, false),
+                   &k = prepared.rows[1] = head_rows(layer, w, true), &v = prepared.rows[2];
     v.heads = a.kv_heads, v.head_size = a.value_size, v.clip = k.clip;
     q.x = heads.q + row * heads.q_stride, q.stride = heads.q_stride;
     q.out = queries + row * query_stride, q.out_stride = query_stride;
@@ -236,7 +308,7 @@ void DeviceRun::run_attention(int64_t layer, std::span<const DevicePart> parts, 
   see(run, groups.output_group, mixed, m, mixed_width);
   if (run.last == LayerStage::kAttentionOutput) return;
   products_.set_rows(mixed, m, mixed_width, stream_.get());
-  products_.multiply(w.o, hidden, h, true, stream_.get());
+  products_.multiply(w.o, rows.out, h, true, stream_.get());
 }
 
 }  // namespace twofour

@@ -14,27 +14,80 @@ void DeviceSequence::step() {
   const DeviceEnds& ends = run_.weights().ends();
   auto* state = b_.state.as<cuda::TokenState>();
   hidden_of_token_ = b_.hidden.as<float>();
-  pending_ = nullptr;
-  cuda::take_rows(ends.embedding, &state->token, 1, hidden_of_token_, stream);
+  pending_ = half_in_ = half_out_ = nullptr;
+  const bool is_mixed = s.streams.are_mixed();
+  float* embedded = is_mixed ? b_.read.as<float>() : hidden_of_token_;
+  cuda::take_rows(ends.embedding, &state->token, 1, embedded, stream);
+  if (is_mixed) cuda::begin_streams(embedded, 1, s.streams.count, s.hidden, hidden_of_token_, stream);
   for (int64_t layer = 0; layer < s.layers; ++layer) {
     const DeviceLayer& w = run_.weights().layer(layer);
-    if (w.delta) {
-      step_delta(layer, w);
-    } else {
-      step_attention(layer, w);
-    }
-    step_feed_forward(w);
+    step_half(layer, w, LayerHalf::kAttention);
+    step_half(layer, w, LayerHalf::kFeedForward);
     if (!run_.weights().is_resident()) run_.weights().leave(layer, run_.stream());
+  }
+  if (is_mixed) {
+    half_in_ = b_.read.as<float>();
+    cuda::mix_streams(run_.stream_mixer(ends.streams, true), hidden_of_token_, 1, half_in_, nullptr,
+                      b_.sums.as(), stream);
   }
   cuda::multiply_row({&ends.head, 1}, normed_input(ends.norm), {b_.logits.as<float>(), false}, stream);
   cuda::choose_token(b_.logits.as<float>(), s.vocabulary, b_.choice.as(), state,
                      history_.as<cuda::LogitFigures>(), stream);
+  half_in_ = nullptr;
+}
+
+/// Half a layer. If it reads from several streams, or has a norm behind it, its output is in memory of its
+/// own before it counts in the residual stream.
+void DeviceSequence::step_half(int64_t layer, const DeviceLayer& w, LayerHalf half) {
+  const cuda::Stream stream = run_.stream().get();
+  const ModelShape& s = state_.shape;
+  const bool is_attention = half == LayerHalf::kAttention, is_mixed = s.streams.are_mixed();
+  const float* norm = is_attention ? w.norm_behind_attention : w.norm_behind_feed_forward;
+  const cuda::StreamMixer mixer =
+      run_.stream_mixer(is_attention ? w.attention_streams : w.feed_forward_streams);
+  float* mix = b_.mix.as<float>();
+  if (is_mixed) {
+    half_in_ = b_.read.as<float>();
+    cuda::mix_streams(mixer, hidden_of_token_, 1, half_in_, mix, b_.sums.as(), stream);
+  }
+  if (is_mixed || norm != nullptr) half_out_ = b_.half_out.as<float>(), is_half_out_empty_ = true;
+  if (!is_attention) {
+    step_feed_forward(w);
+  } else if (w.delta) {
+    step_delta(layer, w);
+  } else if (w.compressed) {
+    step_compressed(layer, w);
+  } else {
+    step_attention(layer, w);
+  }
+  if (half_out_ == nullptr) return;
+  if (pending_ != nullptr) cuda::add_floats(sum(), std::exchange(pending_, nullptr), s.hidden, stream);
+  if (norm != nullptr)
+    cuda::rms_norm({half_out_, s.hidden, norm, 1, s.hidden, s.epsilon, half_out_, s.hidden}, stream);
+  if (is_mixed) {
+    cuda::write_streams(mixer, mix, half_out_, 1, hidden_of_token_, stream);
+  } else {
+    cuda::add_floats(hidden_of_token_, half_out_, s.hidden, stream);
+  }
+  half_in_ = half_out_ = nullptr;
+}
+
+cuda::RowOutput DeviceSequence::output() {
+  if (half_out_ == nullptr) return {hidden_of_token_, true};
+  return {half_out_, !std::exchange(is_half_out_empty_, false)};
+}
+
+float* DeviceSequence::sum() {
+  const cuda::RowOutput to = output();
+  if (!to.adds)
+    cuda::clear_device_bytes(to.out, at(state_.shape.hidden) * sizeof(float), run_.stream().get());
+  return to.out;
 }
 
 /// The input of the next product: the residual stream plus the pending output of a runtime layer, with a
 /// norm. From then on the stream is in other memory.
 cuda::RowInput DeviceSequence::normed_input(const float* norm) {
-  cuda::RowInput in{.x = hidden_of_token_, .norm = norm, .epsilon = state_.shape.epsilon};
+  cuda::RowInput in{.x = input(), .norm = norm, .epsilon = state_.shape.epsilon};
   if (pending_ == nullptr) return in;
   in.more = std::exchange(pending_, nullptr);
   hidden_of_token_ =
@@ -53,7 +106,7 @@ void DeviceSequence::step_delta(int64_t layer, const DeviceLayer& w) {
   token.window = caches.window, token.state = caches.recurrent;
   token.mixed = b_.delta_mixed.as<float>(), token.gates = b_.delta_gates.as<float>();
   cuda::run_delta(token, stream);
-  cuda::multiply_row({&w.delta.out, 1}, {.x = b_.mixed.as<float>()}, {hidden_of_token_, true}, stream);
+  cuda::multiply_row({&w.delta.out, 1}, {.x = b_.mixed.as<float>()}, output(), stream);
 }
 
 void DeviceSequence::step_latent(const DeviceLayer& w, float*& q, float*& k, float*& v) {
@@ -95,8 +148,8 @@ void DeviceSequence::step_attention(int64_t layer, const DeviceLayer& w) {
   const int32_t* position = &b_.state.as<cuda::TokenState>()->position;
   cuda::PreparedHeads prepared;
   prepared.count = 3;
-  cuda::HeadRows &queries = prepared.rows[0] = run_.head_rows(w, false),
-                 &keys = prepared.rows[1] = run_.head_rows(w, true), &values = prepared.rows[2];
+  cuda::HeadRows &queries = prepared.rows[0] = run_.head_rows(layer, w, false),
+                 &keys = prepared.rows[1] = run_.head_rows(layer, w, true), &values = prepared.rows[2];
   values.heads = a.kv_heads, values.head_size = a.value_size, values.clip = keys.clip;
   queries.m = keys.m = values.m = 1;
   queries.x = q;
@@ -118,7 +171,7 @@ void DeviceSequence::step_attention(int64_t layer, const DeviceLayer& w) {
     cuda::gate_heads({1, a.heads, a.head_size, q + a.head_size, w.q.n, 2 * a.head_size, b_.mixed.as<float>()},
                      stream);
   }
-  cuda::multiply_row({&w.o, 1}, {.x = b_.mixed.as<float>()}, {hidden_of_token_, true}, stream);
+  cuda::multiply_row({&w.o, 1}, {.x = b_.mixed.as<float>()}, output(), stream);
 }
 
 void DeviceSequence::step_block(const RuntimeLayer& block, int64_t top_k, const int32_t* ids,
@@ -134,31 +187,31 @@ void DeviceSequence::step_block(const RuntimeLayer& block, int64_t top_k, const 
 void DeviceSequence::step_mlp(const DeviceLayer& w) {
   const cuda::Stream stream = run_.stream().get();
   const int64_t h = state_.shape.hidden;
-  float *hidden = hidden_of_token_, *normed = b_.normed.as<float>(), *added = b_.added.as<float>();
+  float *normed = b_.normed.as<float>(), *added = b_.added.as<float>();
   const bool is_gated = w.shared_gate.n > 0;
   if (w.mlp.block) {
     step_block(*w.mlp.block, 1, b_.one_id.as<int32_t>(), b_.one_weight.as<float>());
   } else {
     const std::array matrices{w.mlp.gate, w.mlp.up};
     float* gates = b_.gates.as<float>();
-    cuda::RowInput first{.x = hidden, .norm = w.feed_forward_norm, .epsilon = state_.shape.epsilon};
+    cuda::RowInput first{.x = input(), .norm = w.feed_forward_norm, .epsilon = state_.shape.epsilon};
     if (w.experts) first = {.x = normed};
     cuda::multiply_row(matrices, first, {gates, false}, stream);
     const cuda::RowInput in{.x = gates, .up = gates + w.mlp.gate.n, .gate = run_.gate_units()};
-    cuda::multiply_row({&w.mlp.down, 1}, in, {is_gated ? added : hidden, !is_gated}, stream);
+    cuda::multiply_row({&w.mlp.down, 1}, in, is_gated ? cuda::RowOutput{added, false} : output(), stream);
   }
   if (is_gated) {
     float* gate = b_.gate_logit.as<float>();
     cuda::multiply_row({&w.shared_gate, 1}, {.x = normed}, {gate, false}, stream);
     cuda::scale_by_gates(added, gate, 1, h, stream);
   }
-  if (is_gated || w.mlp.block) cuda::add_floats(hidden, added, h, stream);
+  if (is_gated || w.mlp.block) cuda::add_floats(sum(), added, h, stream);
 }
 
 void DeviceSequence::step_experts(const DeviceLayer& w) {
   const cuda::Stream stream = run_.stream().get();
   const ModelShape& s = state_.shape;
-  float *normed = b_.normed.as<float>(), *hidden = hidden_of_token_;
+  float* normed = b_.normed.as<float>();
   auto* ids = b_.ids.as<int32_t>();
   auto* weights = b_.weights.as<float>();
   if (w.experts.block) {
@@ -171,24 +224,24 @@ void DeviceSequence::step_experts(const DeviceLayer& w) {
   const cuda::RowInput in{
       .x = gates, .stride = 2 * s.expert_width, .up = gates + s.expert_width, .gate = run_.gate_units()};
   cuda::multiply_expert_rows(w.experts.down, ids, s.top_k, in, {out, false}, stream);
-  cuda::add_weighted_rows(out, weights, 1, s.top_k, s.hidden, hidden, stream);
+  cuda::add_weighted_rows(out, weights, 1, s.top_k, s.hidden, sum(), stream);
 }
 
 void DeviceSequence::step_feed_forward(const DeviceLayer& w) {
   const cuda::Stream stream = run_.stream().get();
   const int64_t h = state_.shape.hidden;
-  float *hidden = hidden_of_token_, *normed = b_.normed.as<float>();
+  float *in = input(), *normed = b_.normed.as<float>();
   if (w.experts) {
     cuda::RoutedToken token;
-    token.rule = run_.router_rule(w);
+    token.rule = run_.router_rule(w, &b_.state.as<cuda::TokenState>()->token);
     token.router = w.router;
-    token.in = {.x = hidden, .norm = w.feed_forward_norm, .epsilon = state_.shape.epsilon};
+    token.in = {.x = in, .norm = w.feed_forward_norm, .epsilon = state_.shape.epsilon};
     token.normed = normed;
     token.ids = b_.ids.as<int32_t>(), token.weights = b_.weights.as<float>();
     token.error = run_.router_error(), token.sent = b_.routed.as<uint64_t>();
     cuda::route_token(token, stream);
   } else if (w.mlp.block) {
-    cuda::rms_norm({hidden, h, w.feed_forward_norm, 1, h, state_.shape.epsilon, normed, h}, stream);
+    cuda::rms_norm({in, h, w.feed_forward_norm, 1, h, state_.shape.epsilon, normed, h}, stream);
   }
   if (w.mlp) step_mlp(w);
   if (w.experts) step_experts(w);

@@ -15,13 +15,38 @@ namespace {
 /// Bytes of the device's free memory that are reserved for activations, keys and values, and libraries.
 constexpr uint64_t kRoom = uint64_t{3} << 30;
 
+/// The format of all matrices; empty if they have several.
+std::optional<cuda::MatrixFormat> format_of(const std::vector<cuda::DeviceMatrix>& all) {
+  for (const cuda::DeviceMatrix& m : all) {
+    if (m.format != all.front().format) return std::nullopt;
+  }
+  return all.front().format;
+}
+/// The columns with a scale in FP8; 0 if they differ.
+int64_t scale_cols_of(const std::vector<cuda::DeviceMatrix>& all) {
+  for (const cuda::DeviceMatrix& m : all) {
+    if (m.scale_cols != all.front().scale_cols) return 0;
+  }
+  return all.front().scale_cols;
+}
+
+DeviceStreams place_streams(DevicePlacer& placer, const StreamWeights& w) {
+  return {placer.vector(w.weight), placer.vector(w.base), placer.vector(w.scale)};
+}
+
 }  // namespace
 
 void DeviceWeights::place_ends(DevicePlacer& placer) {
   ends_.embedding = placer.matrix(state_.embedding);
   ends_.head = state_.shape.is_tied ? ends_.embedding : placer.matrix(state_.head);
   ends_.norm = placer.vector(state_.norm);
-  ends_.frequencies = placer.values(state_.shape.attention.frequencies);
+  ends_.embedding.global_scale *= static_cast<float>(state_.shape.embedding_scale);
+  const AttentionShape& a = state_.shape.attention;
+  ends_.frequencies = placer.values(a.frequencies);
+  ends_.window_frequencies =
+      a.window_frequencies.empty() ? ends_.frequencies : placer.values(a.window_frequencies);
+  ends_.compressed_frequencies = placer.values(state_.shape.compressed.frequencies);
+  ends_.streams = place_streams(placer, state_.head_streams);
 }
 
 /// The index of the artifact's layer that can run in its stored form. Nothing if no layer has these sizes, or
@@ -29,7 +54,7 @@ void DeviceWeights::place_ends(DevicePlacer& placer) {
 std::optional<size_t> DeviceWeights::find_block(const std::string& name, int64_t experts,
                                                 int64_t width) const {
   const GateShape& gate = state_.shape.gate;
-  if (!artifact_ || is_changed_ || gate.slope != 1 || gate.offset != 0) return std::nullopt;
+  if (!artifact_ || is_changed_ || gate.slope != 1 || gate.offset != 0 || gate.is_gelu) return std::nullopt;
   const auto layers = artifact_->layers();
   for (size_t i = 0; i < layers.size(); ++i) {
     const LayerInfo& l = layers[i];
@@ -72,15 +97,16 @@ void DeviceWeights::place_experts(DevicePlacer& placer, int64_t layer, DeviceExp
     gate_up.push_back(to.each.back().up);
     down.push_back(to.each.back().down);
   }
-  const auto format_of = [](const std::vector<cuda::DeviceMatrix>& all) {
-    const bool one = std::all_of(all.begin(), all.end(),
-                                 [&](const cuda::DeviceMatrix& m) { return m.format == all.front().format; });
-    return one ? std::optional(all.front().format) : std::nullopt;
-  };
-  to.gate_up = {placer.values(gate_up), 2, count, 2 * f.experts.front().gate.n, f.experts.front().gate.k,
-                format_of(gate_up)};
-  to.down = {placer.values(down), 1, count, f.experts.front().down.n, f.experts.front().down.k,
-             format_of(down)};
+  to.gate_up = {placer.values(gate_up),
+                2,
+                count,
+                2 * f.experts.front().gate.n,
+                f.experts.front().gate.k,
+                format_of(gate_up),
+                scale_cols_of(gate_up)};
+  to.down = {
+      placer.values(down), 1, count, f.experts.front().down.n, f.experts.front().down.k, format_of(down),
+      scale_cols_of(down)};
 }
 
 void DeviceWeights::place_delta(DevicePlacer& placer, const DeltaWeights& w, DeviceDelta& to) const {
@@ -94,21 +120,68 @@ void DeviceWeights::place_delta(DevicePlacer& placer, const DeltaWeights& w, Dev
   to.norm = placer.vector(w.norm);
 }
 
+void DeviceWeights::place_compressed(DevicePlacer& placer, const LayerWeights& w,
+                                     DeviceCompressed& to) const {
+  const CompressedWeights& c = w.compressed;
+  if (!c.kv) return;
+  for (const ModelMatrix* m : {&w.attention.q_a, &c.kv, &c.entries.values, &c.entries.gates, &c.index.values,
+                               &c.index.gates, &c.index_weights}) {
+    if (*m) to.in.push_back(placer.matrix(*m));
+  }
+  const int64_t groups = state_.shape.compressed.groups, rank = state_.shape.compressed.rank;
+  std::vector<int32_t> ids;
+  for (int64_t g = 0; g < groups; ++g) {
+    to.o_a.push_back(placer.matrix(c.o_a.rows(g * rank, (g + 1) * rank)));
+    ids.push_back(static_cast<int32_t>(g));
+  }
+  to.groups = {placer.values(to.o_a), 1, groups, rank, c.o_a.k, format_of(to.o_a), scale_cols_of(to.o_a)};
+  to.group_ids = placer.values(ids);
+  to.index_q = placer.matrix(c.index_q);
+  to.kv_norm = placer.vector(c.kv_norm);
+  to.entries = {placer.vector(c.entries.bias), placer.vector(c.entries.norm)};
+  to.index = {placer.vector(c.index.bias), placer.vector(c.index.norm)};
+}
+
+const int32_t* DeviceWeights::place_table(DevicePlacer& placer, size_t tensor) const {
+  const int64_t each = state_.shape.top_k, count = state_.shape.vocabulary * each;
+  std::vector<int32_t> experts(at(count));
+  if (placer.places()) {
+    const std::vector<int64_t> read = state_.weights.read_numbers(tensor, 0, count);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t e = read[at(i)];
+      if (e < 0 || e >= state_.shape.experts) {
+        throw Error(fmt::format("{}: token {}: expected experts 0 to {}, found {}",
+                                state_.checkpoint.where(tensor), i / each, state_.shape.experts - 1, e));
+      }
+      experts[at(i)] = static_cast<int32_t>(e);
+    }
+  }
+  return placer.values(experts);
+}
+
 void DeviceWeights::place_layer(DevicePlacer& placer, int64_t layer, DeviceLayer& to) const {
   const AttentionWeights& a = state_.layers[at(layer)].attention;
   const FeedForwardWeights& f = state_.layers[at(layer)].feed_forward;
   to.q = placer.matrix(a.q), to.k = placer.matrix(a.k), to.v = placer.matrix(a.v);
-  to.q_a = placer.matrix(a.q_a), to.q_b = placer.matrix(a.q_b);
+  const bool is_compressed = state_.shape.mixers[at(layer)] == Mixer::kCompressed;
+  if (!is_compressed) to.q_a = placer.matrix(a.q_a);
+  to.q_b = placer.matrix(a.q_b);
   to.kv_a = placer.matrix(a.kv_a), to.kv_b = placer.matrix(a.kv_b);
   to.o = placer.matrix(a.o);
   to.attention_norm = placer.vector(a.norm);
   to.q_norm = placer.vector(a.q_norm), to.k_norm = placer.vector(a.k_norm);
   to.q_a_norm = placer.vector(a.q_a_norm), to.kv_a_norm = placer.vector(a.kv_a_norm);
   to.sinks = placer.vector(a.sinks);
+  to.norm_behind_attention = placer.vector(a.norm_behind);
+  to.norm_behind_feed_forward = placer.vector(f.norm_behind);
+  to.attention_streams = place_streams(placer, state_.layers[at(layer)].attention_streams);
+  to.feed_forward_streams = place_streams(placer, state_.layers[at(layer)].feed_forward_streams);
   place_delta(placer, state_.layers[at(layer)].delta, to.delta);
+  place_compressed(placer, state_.layers[at(layer)], to.compressed);
   to.feed_forward_norm = placer.vector(f.norm);
   to.router = placer.matrix(f.router);
   to.correction = placer.vector(f.correction);
+  if (f.table) to.table = place_table(placer, *f.table);
   to.shared_gate = placer.matrix(f.shared_gate);
   place_mlp(placer, f.mlp, to.mlp);
   placer.begin_experts();
@@ -136,7 +209,12 @@ DeviceWeights::DeviceWeights(const DecoderState& state, uint64_t memory) : state
     const auto experts = static_cast<uint64_t>(std::max<int64_t>(1, state.shape.experts));
     const uint64_t unread =
         placer.of_experts() / experts * (experts - static_cast<uint64_t>(state.shape.top_k));
-    token_bytes_ += layers.back() - unread;
+    const auto table = static_cast<uint64_t>(state.shape.vocabulary * state.shape.top_k) * sizeof(int32_t);
+    // Short texts do not read the queries of an index.
+    DevicePlacer index(state.weights);
+    index.matrix(state.layers[at(i)].compressed.index_q);
+    token_bytes_ +=
+        layers.back() - unread - index.bytes() - (state.layers[at(i)].feed_forward.table ? table : 0);
     largest = std::max(largest, layers.back());
   }
   if (memory == 0) {

@@ -36,22 +36,51 @@ struct DeviceDelta {
   explicit operator bool() const { return !in.empty(); }
 };
 
+/// A bias and a norm of a compressor, whose projections are in DeviceCompressed::in.
+struct DeviceCompressor {
+  const float *bias = nullptr, *norm = nullptr;
+};
+
+/// The weights of attention to compressed entries, beside q_a_norm, q_b, sinks and `o` of the layer.
+struct DeviceCompressed {
+  std::vector<cuda::DeviceMatrix> in;   ///< the projections of the input, in the order of CompressedRow
+  std::vector<cuda::DeviceMatrix> o_a;  ///< the first projection of outputs, for each group of heads
+  cuda::ExpertMatrices groups;          ///< the same matrices in the form for products of single rows
+  const int32_t* group_ids = nullptr;   ///< [groups] 0, 1 and so on
+  cuda::DeviceMatrix index_q;
+  const float* kv_norm = nullptr;
+  DeviceCompressor entries, index;
+  explicit operator bool() const { return !in.empty(); }
+};
+
+/// The weights that mix residual streams.
+struct DeviceStreams {
+  const float *weight = nullptr, *base = nullptr, *scale = nullptr;
+};
+
 /// The weights of a layer in device memory. A vector that the model lacks is nullptr.
 struct DeviceLayer {
   cuda::DeviceMatrix q, k, v, o, q_a, q_b, kv_a, kv_b;
   const float *attention_norm = nullptr, *q_norm = nullptr, *k_norm = nullptr, *q_a_norm = nullptr,
               *kv_a_norm = nullptr, *sinks = nullptr;
   const float *feed_forward_norm = nullptr, *correction = nullptr;
-  DeviceDelta delta;  ///< instead of attention
-  DeviceMlp mlp;      ///< the dense MLP or the shared expert
+  const float *norm_behind_attention = nullptr, *norm_behind_feed_forward = nullptr;
+  const int32_t* table = nullptr;  ///< [vocabulary, top_k] the experts of each token
+  DeviceStreams attention_streams, feed_forward_streams;
+  DeviceDelta delta;            ///< instead of attention
+  DeviceCompressed compressed;  ///< instead of attention
+  DeviceMlp mlp;                ///< the dense MLP or the shared expert
   cuda::DeviceMatrix router, shared_gate;
   DeviceExperts experts;
 };
 
-/// The weights that do not belong to a layer.
+/// The weights that do not belong to a layer. The factor of the embedding's rows is in its global scale.
 struct DeviceEnds {
   cuda::DeviceMatrix embedding, head;
-  const float *norm = nullptr, *frequencies = nullptr;
+  const float* norm = nullptr;
+  /// Of layers without a window, with one, and with compressed entries.
+  const float *frequencies = nullptr, *window_frequencies = nullptr, *compressed_frequencies = nullptr;
+  DeviceStreams streams;  ///< of the head
 };
 
 /// The weights of a model on the current CUDA device, as its directory stores them. The device has all of
@@ -89,6 +118,9 @@ class DeviceWeights {
   void place_ends(DevicePlacer& placer);
   void place_layer(DevicePlacer& placer, int64_t layer, DeviceLayer& to) const;
   void place_delta(DevicePlacer& placer, const DeltaWeights& w, DeviceDelta& to) const;
+  void place_compressed(DevicePlacer& placer, const LayerWeights& w, DeviceCompressed& to) const;
+  /// Places the experts of each token. Throws Error on numbers that no expert has.
+  const int32_t* place_table(DevicePlacer& placer, size_t tensor) const;
   void place_mlp(DevicePlacer& placer, const MlpWeights& w, DeviceMlp& to) const;
   void place_experts(DevicePlacer& placer, int64_t layer, DeviceExperts& to) const;
   std::optional<size_t> find_block(const std::string& name, int64_t experts, int64_t width) const;

@@ -114,8 +114,6 @@ struct ModelShape {
   bool is_tied = false;        ///< true if the head is the embedding
   /// Numbers of a token between layers.
   int64_t residual() const { return streams.count * hidden; }
-  /// True if the decoder runs the model on CUDA, too.
-  bool runs_on_cuda() const { return !streams.are_mixed() && !gate.is_gelu; }
   bool is_hashed(int64_t layer) const { return !hashed.empty() && hashed[static_cast<size_t>(layer)]; }
 };
 

@@ -248,12 +248,24 @@ void ModelWeights::replace(Checkpoint weights) {
     replaced_[made->matrices.name_in_files(name, place)] = {made, place};
 }
 
+ModelMatrix ModelMatrix::rows(int64_t n0, int64_t n1) const {
+  check(!has_bias && n0 >= 0 && n0 <= n1 && n1 <= n, "rows of a matrix without bias");
+  ModelMatrix part = *this;
+  part.from = from.value_or(0) + n0, part.n = n1 - n0;
+  part.place.first += n0 * place.step, part.place.count = part.n;
+  return part;
+}
+
 ModelWeights::Stored ModelWeights::stored(const ModelMatrix& w) const {
   const auto at = replaced_.find(w.name);
   if (at == replaced_.end()) return {checkpoint_, *w.module, w.place};
-  const auto& [by, place] = at->second;
-  const Linear& module = by->matrices.module_of(place);
-  check(place.count == w.n && module.k == w.k, "a matrix of the same size");
+  const auto& [by, whole] = at->second;
+  const Linear& module = by->matrices.module_of(whole);
+  const int64_t from = w.from.value_or(0);
+  check((w.from ? from + w.n <= whole.count : whole.count == w.n) && module.k == w.k,
+        "a matrix of the same size");
+  StoredMatrix place = whole;
+  place.first += from * place.step, place.count = w.n;
   return {by->checkpoint, module, place};
 }
 

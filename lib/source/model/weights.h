@@ -22,7 +22,10 @@ struct ModelMatrix {
   bool has_bias = false;
   /// The matrix's name in the files. An expert in a stack has its own name.
   std::string name = {};
+  std::optional<int64_t> from = {};  ///< the first row, if this is a part of a matrix
   explicit operator bool() const { return module != nullptr; }
+  /// Rows [n0, n1) of a matrix without bias.
+  ModelMatrix rows(int64_t n0, int64_t n1) const;
 };
 
 /// A vector of floats. It has `count` elements of a tensor, every `step`-th one from `first` on.
