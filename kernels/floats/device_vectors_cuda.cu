@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/device/launch.cuh"
 #include "kernels/device/ptx.cuh"
 #include "kernels/floats/device_vectors.h"
@@ -46,6 +48,19 @@ struct Add {
   float* x;
   const float* y;
   __device__ void operator()(int64_t i) const { x[i] += y[i]; }
+};
+
+struct Subtract {
+  const float *x, *y;
+  float* out;
+  __device__ void operator()(int64_t i) const { out[i] = x[i] - y[i]; }
+};
+
+struct ScaleRow {
+  float* x;
+  const float* factors;
+  int64_t n;
+  __device__ void operator()(int64_t i) const { x[i] *= factors[i / n]; }
 };
 
 struct ScaleByGate {
@@ -126,6 +141,16 @@ __global__ void __launch_bounds__(kRowThreads)
     sum += fabs(static_cast<double>(weights[i])) * sqrt(sum_of_block(squares));
   }
   if (threadIdx.x == 0) *out += sum;
+}
+
+/// Numbers that are not negative are in the order of their bits.
+__global__ void __launch_bounds__(kRowThreads) largest_kernel(const float* x, int64_t count, float* most) {
+  float largest = 0;
+  const int64_t step = int64_t{gridDim.x} * kRowThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kRowThreads + threadIdx.x; i < count; i += step)
+    largest = fmaxf(largest, fabsf(x[i]));
+  largest = of_block(largest, [](float a, float b) { return fmaxf(a, b); });
+  if (threadIdx.x == 0) atomicMax(reinterpret_cast<int*>(most), __float_as_int(largest));
 }
 
 struct Top {
@@ -233,6 +258,22 @@ void gate_rows(const float* gate, const float* up, int64_t m, int64_t n, int64_t
 
 void add_floats(float* x, const float* y, int64_t count, Stream stream) {
   for_each("sum", count, stream, Add{x, y});
+}
+
+void subtract_floats(const float* x, const float* y, int64_t count, float* out, Stream stream) {
+  for_each("difference", count, stream, Subtract{x, y, out});
+}
+
+void scale_rows(float* x, const float* factors, int64_t m, int64_t n, Stream stream) {
+  for_each("rows", m * n, stream, ScaleRow{x, factors, n});
+}
+
+void find_largest(const float* x, int64_t count, float* most, Stream stream) {
+  if (count == 0) return;
+  constexpr int64_t kMostBlocks = 512;
+  const int64_t blocks = std::min(kMostBlocks, (count + kRowThreads - 1) / kRowThreads);
+  launch("largest number", stream, {dim3(static_cast<unsigned>(blocks)), kRowThreads}, largest_kernel, x,
+         count, most);
 }
 
 void scale_by_gates(float* x, const float* gates, int64_t m, int64_t n, Stream stream) {

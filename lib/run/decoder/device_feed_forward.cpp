@@ -127,6 +127,10 @@ void DeviceRun::run_feed_forward(int64_t layer, float* hidden, int64_t m, const 
   const DeviceLayer& w = weights_.layer(layer);
   const FeedForwardWeights& f = state_.layers[at(layer)].feed_forward;
   const int64_t h = state_.shape.hidden;
+  if (run.late != nullptr) {
+    products_.set_rows(run.late, m, w.mlp.down.k, stream_.get());
+    return products_.multiply(w.mlp.down, hidden, h, true, stream_.get());
+  }
   float* x = normed_.of<float>(m * h);
   cuda::rms_norm({hidden, h, w.feed_forward_norm, m, h, state_.shape.epsilon, x, h}, stream_.get());
   see(run, f.input_group, x, m, h);
