@@ -279,14 +279,14 @@ def arguments():
 def figures_of(way, o, record, known, data):
   """The figures of a way: those that are known for its weights and windows, or new ones."""
   weights = o.work / "peers" / way.name
-  made = known.get(f"make {way.name}")
+  made = known.get(f"make {way.name} of {data}")
   if not weights.exists() or made is None:
     for old in (weights, weights.with_name(way.name + "-packed")):
       shutil.rmtree(old, ignore_errors=True)
     made = child(o, "--make", way.name)
     if "not_run" in made:
       return made
-    known[f"make {way.name}"] = made
+    known[f"make {way.name} of {data}"] = made
   key = f"{way.name} {digest_of(sorted(weights.glob('*.safetensors')))} on {o.limit} windows of {data}"
   if key not in known:
     found = child(o, "--measure", str(weights))
