@@ -18,6 +18,7 @@
 #include "tests/support/scratch.h"
 
 namespace twofour {
+namespace compress_on_cuda_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -154,4 +155,5 @@ TEST_CASE("sums on the device are those of the CPU, and a run that is resumed ha
 }
 
 }  // namespace
+}  // namespace compress_on_cuda_test
 }  // namespace twofour

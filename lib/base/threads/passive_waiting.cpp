@@ -22,6 +22,7 @@ void own_team(const std::stop_token& stop) {
 
 }  // namespace
 
-PassiveWaiting::PassiveWaiting() : owner_(start_thread([](const std::stop_token& stop) { own_team(stop); })) {}
+PassiveWaiting::PassiveWaiting()
+    : owner_(start_thread([](const std::stop_token& stop) { own_team(stop); })) {}
 
 }  // namespace twofour

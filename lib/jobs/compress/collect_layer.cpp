@@ -104,8 +104,9 @@ void Compression::collect_head() {
     };
     see(StreamOf::kDense, of_dense);
     if (is_sequential()) see(StreamOf::kCompressed, of_compressed);
-    add_seen(b, {is_sequential() ? &of_compressed : &of_dense, is_sequential() ? &of_dense : nullptr, nullptr, {}},
-             entry, sums[0]);
+    add_seen(
+        b, {is_sequential() ? &of_compressed : &of_dense, is_sequential() ? &of_dense : nullptr, nullptr, {}},
+        entry, sums[0]);
   }
   write_round(layers(), {&entry}, sums);
 }

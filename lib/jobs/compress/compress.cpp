@@ -145,10 +145,12 @@ uint64_t Compression::bytes_of_kept() const {
 
 void Compression::plan_memory(uint64_t device_bytes) {
   const uint64_t kept = bytes_of_kept(), streams = bytes_of_streams();
-  streams_on_device_ = streams + kept <= device_bytes / kMemoryShare;
-  streams_in_memory_ = streams_on_device_ || streams <= machine_memory() / kMemoryShare;
+  const uint64_t memory = input_.memory.value_or(machine_memory() / kMemoryShare);
+  const bool on_device = device_bytes > 0;
+  streams_on_device_ = on_device && streams + kept <= input_.memory.value_or(device_bytes / kMemoryShare);
+  streams_in_memory_ = streams_on_device_ || streams <= memory;
   // The inputs are on the side where the models run.
-  keeps_inputs_ = device_bytes > 0 ? streams_on_device_ : streams + kept <= machine_memory() / kMemoryShare;
+  keeps_inputs_ = on_device ? streams_on_device_ : streams + kept <= memory;
 }
 
 void Compression::use_cuda() {

@@ -36,6 +36,9 @@ struct CompressInput {
   std::string text;                           ///< description of the windows, which is stored in the file
   std::filesystem::path token_weights{};      ///< see TokenWeights; if empty, every token has weight 1
   Sequential sequential = Sequential::kNone;
+  /// Bytes of memory that residual streams, and inputs that are used twice, may take. If empty, a quarter of
+  /// the memory of the machine, or of what is free on the device.
+  std::optional<uint64_t> memory{};
 };
 
 /// The memory and disk space that collecting needs. They are known before collecting begins.
@@ -178,7 +181,7 @@ class Compression {
   WorkState state_;  ///< the state in the work folder
   std::unique_ptr<WorkFile> file_;
   std::unique_ptr<Streams> streams_;
-  FloatArray kept_;  ///< see half_to_keep(), [tokens, K]
+  FloatArray kept_;               ///< see half_to_keep(), [tokens, K]
   Progress* progress_ = nullptr;  ///< set while collect() runs
   uint64_t layer_bytes_ = 0,
            layer_begin_ = 0;  ///< bytes that a layer counts as, and Progress::done before it

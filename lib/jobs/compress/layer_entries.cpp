@@ -132,7 +132,8 @@ RowsOnDevice gather_on_device(const LayerEntry& e, const SeenBatch& batch, const
   cuda::copy_to_device(weighted.rows.data(), to.rows.as(), bytes, stream);
   cuda::copy_to_device(weighted.tokens.data(), to.tokens.as(), bytes, stream);
   to.roots.assign_from_host(weighted.roots);
-  const auto gather = [&](const FloatArray& x, const cuda::DeviceMemory& ids, int64_t width, FloatArray& out) {
+  const auto gather = [&](const FloatArray& x, const cuda::DeviceMemory& ids, int64_t width,
+                          FloatArray& out) {
     out.resize(static_cast<size_t>(rows.count * width));
     cuda::gather_rows(x.data(), ids.as<int32_t>(), rows.count, width, out.data(), stream.get());
     return out.data();

@@ -13,8 +13,8 @@ namespace twofour {
 /// The model to which a residual stream belongs.
 enum class StreamOf { kDense, kCompressed };
 
-/// The residual streams of all tokens, [tokens, H] for each model, in memory or in files. The streams before a
-/// layer stay until the streams after it are complete. So the layer can be repeated if a run is killed.
+/// The residual streams of all tokens, [tokens, H] for each model, in memory or in files. The streams before
+/// a layer stay until the streams after it are complete. So the layer can be repeated if a run is killed.
 class Streams {
  public:
   /// The files are in `folder`. `models` is 1 or 2. With `in_memory`, files are read by load() and written by
@@ -44,7 +44,9 @@ class Streams {
 
  private:
   uint64_t first_of(StreamOf model, uint64_t row) const;
-  uint64_t numbers() const { return static_cast<uint64_t>(models_) * tokens_ * static_cast<uint64_t>(hidden_); }
+  uint64_t numbers() const {
+    return static_cast<uint64_t>(models_) * tokens_ * static_cast<uint64_t>(hidden_);
+  }
 
   int models_;
   uint64_t tokens_;

@@ -14,8 +14,8 @@ struct InputSums {
   std::vector<float> products;  ///< sum of w x x', [K, K], upper triangle only; empty if there was no token
   int64_t count = 0;            ///< number of tokens
   float amax = 0;
-  double weights = 0, squares = 0;  ///< sums of w and of w^2, where w is the weight of a token
-  DeviceSums* device = nullptr;     ///< computes `products`, or the CPU if it is nullptr
+  double weights = 0, squares = 0;                ///< sums of w and of w^2, where w is the weight of a token
+  DeviceSums* device = nullptr;                   ///< computes `products`, or the CPU if it is nullptr
   cuda::DeviceMemory on_device{}, device_amax{};  ///< on the device until finish()
 
   /// Adds rows `x` [rows, k]. `roots` holds the square roots of the weights of the rows, which are above 0.
