@@ -144,13 +144,13 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 /// Numbers that are not negative are in the order of their bits.
-__global__ void __launch_bounds__(kRowThreads) largest_kernel(const float* x, int64_t count, float* most) {
+__global__ void __launch_bounds__(kThreads) largest_kernel(const float* x, int64_t count, float* most) {
   float largest = 0;
-  const int64_t step = int64_t{gridDim.x} * kRowThreads;
-  for (int64_t i = int64_t{blockIdx.x} * kRowThreads + threadIdx.x; i < count; i += step)
-    largest = fmaxf(largest, fabsf(x[i]));
-  largest = of_block(largest, [](float a, float b) { return fmaxf(a, b); });
-  if (threadIdx.x == 0) atomicMax(reinterpret_cast<int*>(most), __float_as_int(largest));
+  const int64_t step = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = own_index(); i < count; i += step) largest = fmaxf(largest, fabsf(x[i]));
+  for (int apart = 16; apart > 0; apart /= 2)
+    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, apart));
+  if (threadIdx.x % 32 == 0) atomicMax(reinterpret_cast<int*>(most), __float_as_int(largest));
 }
 
 struct Top {
@@ -270,10 +270,10 @@ void scale_rows(float* x, const float* factors, int64_t m, int64_t n, Stream str
 
 void find_largest(const float* x, int64_t count, float* most, Stream stream) {
   if (count == 0) return;
-  constexpr int64_t kMostBlocks = 512;
-  const int64_t blocks = std::min(kMostBlocks, (count + kRowThreads - 1) / kRowThreads);
-  launch("largest number", stream, {dim3(static_cast<unsigned>(blocks)), kRowThreads}, largest_kernel, x,
-         count, most);
+  constexpr int64_t kMostBlocks = 1024;
+  const int64_t blocks = std::min(kMostBlocks, (count + kThreads - 1) / kThreads);
+  launch("largest number", stream, {dim3(static_cast<unsigned>(blocks)), kThreads}, largest_kernel, x, count,
+         most);
 }
 
 void scale_by_gates(float* x, const float* gates, int64_t m, int64_t n, Stream stream) {
