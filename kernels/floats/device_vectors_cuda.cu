@@ -148,8 +148,7 @@ __global__ void __launch_bounds__(kThreads) largest_kernel(const float* x, int64
   float largest = 0;
   const int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t i = own_index(); i < count; i += step) largest = fmaxf(largest, fabsf(x[i]));
-  for (int apart = 16; apart > 0; apart /= 2)
-    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, apart));
+  for (int apart = 16; apart > 0; apart /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, apart));
   if (threadIdx.x % 32 == 0) atomicMax(reinterpret_cast<int*>(most), __float_as_int(largest));
 }
 
