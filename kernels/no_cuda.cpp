@@ -151,6 +151,9 @@ void gate_rows(const float*, const float*, int64_t, int64_t, int64_t, const Gate
   refuse("gates");
 }
 void add_floats(float*, const float*, int64_t, Stream) { refuse("sum"); }
+void subtract_floats(const float*, const float*, int64_t, float*, Stream) { refuse("difference"); }
+void scale_rows(float*, const float*, int64_t, int64_t, Stream) { refuse("rows"); }
+void find_largest(const float*, int64_t, float*, Stream) { refuse("largest number"); }
 void scale_by_gates(float*, const float*, int64_t, int64_t, Stream) { refuse("gates"); }
 void gather_rows(const float*, const int32_t*, int64_t, int64_t, float*, Stream) { refuse("rows"); }
 void scatter_rows(const float*, const int32_t*, const float*, int64_t, int64_t, float*, Stream) {

@@ -18,6 +18,15 @@ void gate_rows(const float* gate, const float* up, int64_t m, int64_t n, int64_t
 /// Computes x += y.
 void add_floats(float* x, const float* y, int64_t count, Stream stream);
 
+/// Computes out = x - y.
+void subtract_floats(const float* x, const float* y, int64_t count, float* out, Stream stream);
+
+/// Multiplies row m of x [m, n] by factors[m] in place.
+void scale_rows(float* x, const float* factors, int64_t m, int64_t n, Stream stream);
+
+/// Computes most[0] = max(most[0], largest |x|). most[0] is not negative. NaN counts as no number.
+void find_largest(const float* x, int64_t count, float* most, Stream stream);
+
 /// Multiplies row m of x [m, n] by sigmoid(gates[m]) in place.
 void scale_by_gates(float* x, const float* gates, int64_t m, int64_t n, Stream stream);
 

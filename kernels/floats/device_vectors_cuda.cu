@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/device/launch.cuh"
 #include "kernels/device/ptx.cuh"
 #include "kernels/floats/device_vectors.h"
@@ -42,6 +44,19 @@ struct Add {
   float* x;
   const float* y;
   __device__ void operator()(int64_t i) const { x[i] += y[i]; }
+};
+
+struct Subtract {
+  const float *x, *y;
+  float* out;
+  __device__ void operator()(int64_t i) const { out[i] = x[i] - y[i]; }
+};
+
+struct ScaleRow {
+  float* x;
+  const float* factors;
+  int64_t n;
+  __device__ void operator()(int64_t i) const { x[i] *= factors[i / n]; }
 };
 
 struct ScaleByGate {
@@ -122,6 +137,15 @@ __global__ void __launch_bounds__(kWideThreads)
     sum += fabs(static_cast<double>(weights[i])) * sqrt(sum_of_block(squares));
   }
   if (threadIdx.x == 0) *out += sum;
+}
+
+/// Numbers that are not negative are in the order of their bits.
+__global__ void __launch_bounds__(kThreads) largest_kernel(const float* x, int64_t count, float* most) {
+  float largest = 0;
+  const int64_t step = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = own_index(); i < count; i += step) largest = fmaxf(largest, fabsf(x[i]));
+  for (int apart = 16; apart > 0; apart /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, apart));
+  if (threadIdx.x % 32 == 0) atomicMax(reinterpret_cast<int*>(most), __float_as_int(largest));
 }
 
 struct Top {
@@ -229,6 +253,22 @@ void gate_rows(const float* gate, const float* up, int64_t m, int64_t n, int64_t
 
 void add_floats(float* x, const float* y, int64_t count, Stream stream) {
   for_each("sum", count, stream, Add{x, y});
+}
+
+void subtract_floats(const float* x, const float* y, int64_t count, float* out, Stream stream) {
+  for_each("difference", count, stream, Subtract{x, y, out});
+}
+
+void scale_rows(float* x, const float* factors, int64_t m, int64_t n, Stream stream) {
+  for_each("rows", m * n, stream, ScaleRow{x, factors, n});
+}
+
+void find_largest(const float* x, int64_t count, float* most, Stream stream) {
+  if (count == 0) return;
+  constexpr int64_t kMostBlocks = 1024;
+  const int64_t blocks = std::min(kMostBlocks, (count + kThreads - 1) / kThreads);
+  launch("largest number", stream, {dim3(static_cast<unsigned>(blocks)), kThreads}, largest_kernel, x, count,
+         most);
 }
 
 void scale_by_gates(float* x, const float* gates, int64_t m, int64_t n, Stream stream) {

@@ -27,12 +27,19 @@ constexpr int64_t kTile = 128;
 
 int64_t tiles_of(int64_t width) { return (width + kTile - 1) / kTile; }
 
-/// Transposes `rows` rows `x` [rows, k].
+/// Transposes `rows` rows `x` [rows, k], in squares whose rows and columns are whole cache lines.
 void turn(const float* x, int64_t rows, int64_t k, std::vector<float>& turned) {
+  constexpr int64_t kSquare = 16;
   turned.resize(static_cast<size_t>(k * rows));
 #pragma omp parallel for schedule(static) if (k * rows > 4096)
-  for (int64_t j = 0; j < k; ++j) {
-    for (int64_t i = 0; i < rows; ++i) turned[static_cast<size_t>(j * rows + i)] = x[i * k + j];
+  for (int64_t left = 0; left < k; left += kSquare) {
+    const int64_t right = std::min(left + kSquare, k);
+    for (int64_t first = 0; first < rows; first += kSquare) {
+      const int64_t last = std::min(first + kSquare, rows);
+      for (int64_t j = left; j < right; ++j) {
+        for (int64_t i = first; i < last; ++i) turned[static_cast<size_t>(j * rows + i)] = x[i * k + j];
+      }
+    }
   }
 }
 

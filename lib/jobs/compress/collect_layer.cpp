@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "kernels/floats/device_vectors.h"
 #include "lib/base/threads/interrupt.h"
 #include "lib/jobs/compress/compress.h"
 
@@ -34,10 +35,14 @@ std::vector<bool> groups_with(const std::vector<const LayerEntry*>& entries, siz
   return wanted;
 }
 
-std::vector<float> difference(const std::vector<float>& a, const std::vector<float>& b) {
-  std::vector<float> out(a.size());
-  for (size_t i = 0; i < out.size(); ++i) out[i] = a[i] - b[i];
-  return out;
+/// Computes out = a - b for arrays of the same side.
+void subtract(const FloatArray& a, const FloatArray& b, FloatArray& out, const cuda::DeviceStream* stream) {
+  float* to = out.resize(a.size());
+  if (stream != nullptr) {
+    cuda::subtract_floats(a.data(), b.data(), static_cast<int64_t>(a.size()), to, stream->get());
+  } else {
+    for (size_t i = 0; i < a.size(); ++i) to[i] = a.data()[i] - b.data()[i];
+  }
 }
 
 /// A short name of a stage for messages.
@@ -86,24 +91,22 @@ void Compression::collect_head() {
   streams_->begin_layer(layers());
   const LayerEntry& entry = entries_.back().front();
   std::vector<EntrySums> sums;
-  sums.emplace_back(device_sums_.get());
+  sums.emplace_back(device_sums_.get(), device_scratch_.get());
   progress_->part = "head";
+  SeenInputs of_dense(1, stream()), of_compressed(1, stream());
   for (const TokenBatch& b : batches_) {
     check_interrupt();
-    const auto see = [&](StreamOf model) {
+    const auto see = [&](StreamOf model, SeenInputs& seen) {
       std::vector<float> rows(b.rows * static_cast<size_t>(dense_.shape().residual()));
-      streams_->read(model, b.row, rows);
-      SeenInputs seen({true});
+      streams_->read_to_host(model, b.row, rows);
+      seen.begin({true});
       seen.see_input(entry.group, dense_.normalize(rows), {});
-      return seen;
     };
-    const SeenInputs of_dense = see(StreamOf::kDense);
-    if (is_sequential()) {
-      const SeenInputs of_compressed = see(StreamOf::kCompressed);
-      add_seen(b, {&of_compressed, &of_dense, {}, {}}, entry, sums[0]);
-    } else {
-      add_seen(b, {&of_dense, nullptr, {}, {}}, entry, sums[0]);
-    }
+    see(StreamOf::kDense, of_dense);
+    if (is_sequential()) see(StreamOf::kCompressed, of_compressed);
+    add_seen(
+        b, {is_sequential() ? &of_compressed : &of_dense, is_sequential() ? &of_dense : nullptr, nullptr, {}},
+        entry, sums[0]);
   }
   write_round(layers(), {&entry}, sums);
 }
@@ -118,20 +121,16 @@ void Compression::collect_round(int64_t layer, const Round& round, double begin,
     if (std::find(round.begin(), round.end(), e.stage) != round.end()) entries.push_back(&e);
   }
   std::vector<EntrySums> sums;
-  for (size_t i = 0; i < entries.size(); ++i) sums.emplace_back(device_sums_.get());
+  for (size_t i = 0; i < entries.size(); ++i) sums.emplace_back(device_sums_.get(), device_scratch_.get());
   if (!entries.empty() || ends_half(round.back())) {
-    const auto width = static_cast<size_t>(dense_.shape().residual());
+    BatchRows rows(groups_of(layer).size(), stream());
     for (const TokenBatch& b : batches_) {
-      std::vector<float> dense(b.rows * width), compressed;
-      streams_->read(StreamOf::kDense, b.row, dense);
-      if (is_sequential()) {
-        compressed.resize(dense.size());
-        streams_->read(StreamOf::kCompressed, b.row, compressed);
-      }
+      streams_->read(StreamOf::kDense, b.row, b.rows, rows.dense);
+      if (is_sequential()) streams_->read(StreamOf::kCompressed, b.row, b.rows, rows.compressed);
       for (const LayerHalf half : {LayerHalf::kAttention, LayerHalf::kFeedForward}) {
-        if (last_of(round, half)) see_half(layer, half, round, b, dense, compressed, entries, sums);
+        if (last_of(round, half)) see_half(layer, half, round, b, rows, entries, sums);
       }
-      if (ends_half(round.back())) streams_->write(StreamOf::kDense, b.row, dense);
+      if (ends_half(round.back())) streams_->write(StreamOf::kDense, b.row, rows.dense);
       advance(begin, collected, b.row + b.rows);
     }
   }
@@ -147,39 +146,66 @@ void Compression::collect_round(int64_t layer, const Round& round, double begin,
   streams_->advance(StreamOf::kDense);
 }
 
+std::optional<LayerHalf> Compression::half_to_keep(int64_t layer, const Round& round) const {
+  const LayerHalf half = half_of(round.back());
+  const bool is_alone = input_.sequential == Sequential::kGroups && ends_half(round.back());
+  if (!keeps_inputs_ || !is_alone || !compressed_.can_begin_late(layer, half)) return std::nullopt;
+  return half;
+}
+
+void Compression::run_half(const Decoder& model, int64_t layer, LayerHalf half, const TokenBatch& batch,
+                           FloatArray& rows, const HalfRun& run) const {
+  const std::vector<SequencePart> parts = parts_of(batch, input_.windows);
+  if (!rows.on_device()) return model.run_half(layer, half, parts, {rows.data(), rows.size()}, run);
+  device_sums_->wait();
+  model.run_half_on_device(layer, half, parts, rows.data(), run);
+}
+
 void Compression::see_half(int64_t layer, LayerHalf half, const Round& round, const TokenBatch& batch,
-                           std::vector<float>& dense, std::vector<float>& compressed,
-                           const std::vector<const LayerEntry*>& entries, std::vector<EntrySums>& sums) {
+                           BatchRows& rows, const std::vector<const LayerEntry*>& entries,
+                           std::vector<EntrySums>& sums) {
   const std::vector<InputGroup>& groups = dense_.input_groups(layer);
   const LayerStage last = *last_of(round, half);
-  const std::vector<SequencePart> parts = parts_of(batch, input_.windows);
-  const std::vector<bool> wanted = groups_with(entries, groups.size());
-  SeenInputs of_dense(wanted), of_compressed(wanted);
-  std::vector<float> residual;
+  std::vector<bool> wanted = groups_with(entries, groups.size());
+  rows.of_dense.begin(wanted);
   ExpertChoice chosen;
   if (is_sequential()) {
-    residual = difference(dense, compressed);
+    const bool keeps = half_to_keep(layer, round).has_value();
+    const size_t group = keeps ? compressed_.late_group(layer, half) : 0;
+    if (keeps) wanted[group] = true;
+    rows.of_compressed.begin(wanted);
+    subtract(rows.dense, rows.compressed, rows.residual, stream());
     // If the round is a whole layer, the feed-forward half takes the output of the attention half, whose
     // linears are still dense.
     const bool goes_on = half == LayerHalf::kAttention && last_of(round, LayerHalf::kFeedForward);
-    compressed_.run_half(
-        layer, half, parts, compressed,
-        {.watcher = &of_compressed, .last = goes_on ? std::nullopt : std::optional(last), .chosen = &chosen});
+    run_half(compressed_, layer, half, batch, rows.compressed,
+             {.watcher = &rows.of_compressed,
+              .last = goes_on ? std::nullopt : std::optional(last),
+              .chosen = &chosen});
+    if (keeps) {
+      const auto k = static_cast<size_t>(groups[group].k);
+      if (kept_.size() != static_cast<size_t>(tokens_) * k) kept_.resize(static_cast<size_t>(tokens_) * k);
+      const FloatArray& seen = rows.of_compressed.input(group);
+      seen.copy_to(0, seen.size(), kept_.data() + batch.row * k);
+    }
   }
-  HalfRun run{.watcher = &of_dense};
+  HalfRun run{.watcher = &rows.of_dense};
   if (!ends_half(last)) run.last = last;
   if (is_sequential() && last == LayerStage::kDown && experts_of(groups) > 0) {
     // In the dense model, each expert gets the tokens that the compressed model routes to it.
-    dense_.run_half(layer, half, parts, dense, {.watcher = &of_dense, .last = last, .given = &chosen});
+    run_half(dense_, layer, half, batch, rows.dense,
+             {.watcher = &rows.of_dense, .last = last, .given = &chosen});
     run.watcher = nullptr;
   }
-  dense_.run_half(layer, half, parts, dense, run);
+  run_half(dense_, layer, half, batch, rows.dense, run);
 
   for (size_t i = 0; i < entries.size(); ++i) {
     const LayerEntry& e = *entries[i];
     if (e.group == LayerEntry::kShared || half_of(e.stage) != half) continue;
-    const SeenBatch seen{
-        is_sequential() ? &of_compressed : &of_dense, is_sequential() ? &of_dense : nullptr, residual, {}};
+    const SeenBatch seen{is_sequential() ? &rows.of_compressed : &rows.of_dense,
+                         is_sequential() ? &rows.of_dense : nullptr,
+                         is_sequential() ? &rows.residual : nullptr,
+                         {}};
     add_seen(batch, seen, e, sums[i]);
   }
 }
@@ -228,15 +254,16 @@ void Compression::solve_round(int64_t layer, const Round& round) {
 }
 
 void Compression::advance_compressed(int64_t layer, const Round& round) {
-  const auto width = static_cast<size_t>(dense_.shape().residual());
-  std::vector<float> rows;
+  const std::optional<LayerHalf> kept = half_to_keep(layer, round);
+  FloatArray rows(stream());
   for (const TokenBatch& b : batches_) {
-    rows.resize(b.rows * width);
-    streams_->read(StreamOf::kCompressed, b.row, rows);
-    const std::vector<SequencePart> parts = parts_of(b, input_.windows);
+    streams_->read(StreamOf::kCompressed, b.row, b.rows, rows);
     const bool is_whole = input_.sequential == Sequential::kLayers;
     for (const LayerHalf half : {LayerHalf::kAttention, LayerHalf::kFeedForward}) {
-      if (is_whole || half_of(round.back()) == half) compressed_.run_half(layer, half, parts, rows, {});
+      if (!is_whole && half_of(round.back()) != half) continue;
+      HalfRun run;
+      if (kept == half) run.late = kept_.data() + b.row * (kept_.size() / static_cast<size_t>(tokens_));
+      run_half(compressed_, layer, half, b, rows, run);
     }
     streams_->write(StreamOf::kCompressed, b.row, rows);
   }

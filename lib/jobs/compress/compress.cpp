@@ -11,6 +11,7 @@
 #include "kernels/device/isa.h"
 #include "lib/base/io/file.h"
 #include "lib/base/io/hash.h"
+#include "lib/base/io/machine_memory.h"
 #include "lib/jobs/compress/encoded_linears.h"
 #include "lib/jobs/compress/work_folder.h"
 #include "lib/jobs/convert/resume.h"
@@ -27,6 +28,9 @@ constexpr const char* kSolved = "solved-";
 
 /// Stands for the hash of statistics that are not complete yet.
 const std::string kNoHash(32, '0');
+
+/// Residual streams and kept inputs stay in memory if they need at most one part in this number of it.
+constexpr uint64_t kMemoryShare = 4;
 
 /// A folder that the destructor removes.
 class TemporaryFolder {
@@ -123,14 +127,41 @@ Compression::Compression(const fs::path& model, const Recipe& recipe, CompressIn
   if (!input_.token_weights.empty()) weights_ = TokenWeights::open(input_.token_weights, tokens_, wanted);
   plan_entries(wanted, weights_.has_value());
   plan_file();
+  plan_memory(0);
   check_unchanged();
 }
 
+uint64_t Compression::bytes_of_kept() const {
+  if (input_.sequential != Sequential::kGroups) return 0;
+  int64_t widest = 0;
+  for (int64_t layer = 0; layer < layers(); ++layer) {
+    for (const LayerHalf half : {LayerHalf::kAttention, LayerHalf::kFeedForward}) {
+      if (dense_.can_begin_late(layer, half))
+        widest = std::max(widest, dense_.input_groups(layer)[dense_.late_group(layer, half)].k);
+    }
+  }
+  return static_cast<uint64_t>(tokens_ * widest) * sizeof(float);
+}
+
+void Compression::plan_memory(uint64_t device_bytes) {
+  const uint64_t kept = bytes_of_kept(), streams = bytes_of_streams();
+  const uint64_t memory = input_.memory.value_or(machine_memory() / kMemoryShare);
+  const bool on_device = device_bytes > 0;
+  streams_on_device_ = on_device && streams + kept <= input_.memory.value_or(device_bytes / kMemoryShare);
+  streams_in_memory_ = streams_on_device_ || streams <= memory;
+  // The inputs are on the side where the models run.
+  keeps_inputs_ = on_device ? streams_on_device_ : streams + kept <= memory;
+}
+
 void Compression::use_cuda() {
-  const uint64_t each = cuda::available_device_bytes() / static_cast<uint64_t>(models()) / 8 * 7;
+  const uint64_t free = cuda::available_device_bytes();
+  plan_memory(free);
+  const uint64_t taken = streams_on_device_ ? bytes_of_streams() + bytes_of_kept() : 0;
+  const uint64_t each = (free - taken) / static_cast<uint64_t>(models()) / 8 * 7;
   dense_.use_cuda(each);
   if (is_sequential()) compressed_.use_cuda(each);
   device_sums_ = std::make_unique<DeviceSums>();
+  device_scratch_ = std::make_unique<DeviceScratch>(stream());
 }
 
 const std::vector<InputGroup>& Compression::groups_of(int64_t layer) const {
@@ -208,8 +239,10 @@ CompressNeeds Compression::needs() const {
     }
   }
   needs.work_bytes = needs.statistics_bytes + (is_sequential() ? planned_->bytes() : 0) + bytes_of_streams();
+  // Streams and inputs that stay in memory are there while weights are chosen, too.
   needs.peak_memory = std::max(sums + largest_batch(batches_) * bytes_per_token() + dense_.fixed_bytes(),
-                               planned_->peak_memory(jobs_));
+                               planned_->peak_memory(jobs_)) +
+                      (streams_in_memory_ ? bytes_of_streams() : 0) + (keeps_inputs_ ? bytes_of_kept() : 0);
   return needs;
 }
 
@@ -311,16 +344,19 @@ void Compression::start(const fs::path& work) {
     fs::create_directories(work);
     state_ = {0, run_};
   }
+  layers_done_ = state_.layers;
   remove_solved(work, state_.layers);
   file_ = std::make_unique<WorkFile>(statistics_of(work), bytes);
   streams_ =
-      std::make_unique<Streams>(work, models(), static_cast<uint64_t>(tokens_), dense_.shape().residual());
+      std::make_unique<Streams>(work, models(), static_cast<uint64_t>(tokens_), dense_.shape().residual(),
+                                streams_in_memory_, streams_on_device_ ? stream() : nullptr);
+  kept_ = FloatArray(stream());
   writer_.write_unfinished_header();
   for (int64_t layer = state_.layers; std::cmp_less(layer, entries_.size()); ++layer) {
     for (const LayerEntry& e : entries_[static_cast<size_t>(layer)])
       writer_.write_count(e.planned, expected_count(e, layer));
   }
-  if (state_.layers > 0) return;
+  if (state_.layers > 0) return state_.layers < steps() ? streams_->load(state_.layers) : void();
   const std::vector<int32_t> ids = join_windows(input_.windows);
   std::vector<float> rows;
   for (const TokenBatch& b : batches_) {
@@ -328,54 +364,6 @@ void Compression::start(const fs::path& work) {
     dense_.embed(std::span(ids).subspan(b.row, b.rows), rows);
     streams_->write_first(b.row, rows);
   }
-}
-
-void Compression::keep_layer() {
-  streams_->flush();
-  file_->flush();
-  check_unchanged();  // otherwise one layer could have data of two models
-  state_.statistics.push_back(hash_statistics(state_.layers));
-  ++state_.layers;
-  const bool is_last = state_.layers == steps();
-  state_.streams = is_last ? "" : hash_file(work_ / Streams::name_before(state_.layers)).hex();
-  state_.write(work_);
-}
-
-/// Counts the part of a layer's work that begins at `begin` and ends at `end`, both from 0 to 1.
-void Compression::advance(double begin, double end, size_t tokens) {
-  const double share = tokens_ > 0 ? static_cast<double>(tokens) / static_cast<double>(tokens_) : 1;
-  progress_->tokens = tokens;
-  progress_->done = layer_begin_ + static_cast<uint64_t>((begin + (end - begin) * share) *
-                                                         static_cast<double>(layer_bytes_));
-}
-
-void Compression::collect(const fs::path& work, Progress& progress, int64_t end) {
-  progress_ = &progress;
-  progress.phase = "checking what was collected";
-  start(work);
-  progress.phase = "collecting";
-  uint64_t weights = 0;
-  for (const TensorInfo& t : dense_.checkpoint().tensors()) weights += t.bytes();
-  layer_bytes_ = weights / static_cast<uint64_t>(steps());
-  progress.total = static_cast<uint64_t>(steps() - state_.layers) * layer_bytes_;
-  progress.layers = steps();
-  progress.all_tokens = static_cast<uint64_t>(tokens_);
-  while (state_.layers < std::min(steps(), end)) {
-    layer_begin_ = progress.done;
-    progress.layer = state_.layers + 1;
-    if (state_.layers < layers()) {
-      collect_layer(state_.layers);
-    } else {
-      collect_head();
-    }
-    progress.done = layer_begin_ + layer_bytes_;
-    keep_layer();
-  }
-  streams_.reset();
-  if (end < steps()) return;
-  writer_.write_header();
-  file_->flush();
-  for (const char* name : {"streams-even", "streams-odd"}) fs::remove(work_ / name);
 }
 
 }  // namespace twofour

@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -9,6 +10,7 @@
 #include "formats/json.h"
 #include "lib/base/io/file_states.h"
 #include "lib/base/threads/progress.h"
+#include "lib/jobs/compress/background_work.h"
 #include "lib/jobs/compress/layer_entries.h"
 #include "lib/jobs/compress/residual_streams.h"
 #include "lib/jobs/compress/solved_linears.h"
@@ -34,6 +36,9 @@ struct CompressInput {
   std::string text;                           ///< description of the windows, which is stored in the file
   std::filesystem::path token_weights{};      ///< see TokenWeights; if empty, every token has weight 1
   Sequential sequential = Sequential::kNone;
+  /// Bytes of memory that residual streams, and inputs that are used twice, may take. If empty, a quarter of
+  /// the memory of the machine, or of what is free on the device.
+  std::optional<uint64_t> memory{};
 };
 
 /// The memory and disk space that collecting needs. They are known before collecting begins.
@@ -46,8 +51,8 @@ struct CompressNeeds {
 };
 
 /// Collects statistics for the linears whose weights a recipe chooses by them. It works layer by layer, and
-/// compresses each layer before the next. After each layer it stores the results in a work folder, so that
-/// another run can resume.
+/// compresses each layer before the next. It stores the results of layers in a work folder, so that another
+/// run can resume.
 class Compression {
  public:
   /// Opens the model and plans the recipe. Throws Error if the model cannot be run, or if the recipe solves
@@ -105,20 +110,45 @@ class Compression {
   int models() const { return is_sequential() ? 2 : 1; }
   uint64_t bytes_per_token() const;
 
+  /// Decides what stays in memory, or on the device if it has `device_bytes` free bytes.
+  void plan_memory(uint64_t device_bytes);
+  /// Bytes of the inputs that are kept for advance_compressed().
+  uint64_t bytes_of_kept() const;
+  const cuda::DeviceStream* stream() const { return device_sums_ ? &device_sums_->stream() : nullptr; }
+
   void start(const std::filesystem::path& work);
   void check_left(const WorkState& left, uint64_t statistics_bytes) const;
-  /// Stores a complete layer.
-  void keep_layer();
+  /// Stores a complete layer, or lets a later layer do that if storing takes long. `end` is the layer before
+  /// which the run ends.
+  void keep_layer(int64_t end);
+  void store_state(int64_t layers);
+  void collect_layers(int64_t end);
   void collect_layer(int64_t layer);
   void collect_head();
   /// Collects a round, whose share of the layer's work goes from `begin` to `end`, both from 0 to 1.
   void collect_round(int64_t layer, const Round& round, double begin, double end);
   void advance(double begin, double end, size_t tokens);
+  /// The rows and inputs of a batch in both models, in memory that all batches of a round use.
+  struct BatchRows {
+    BatchRows(size_t groups, const cuda::DeviceStream* stream)
+        : dense(stream),
+          compressed(stream),
+          residual(stream),
+          of_dense(groups, stream),
+          of_compressed(groups, stream) {}
+    FloatArray dense, compressed, residual;
+    SeenInputs of_dense, of_compressed;
+  };
   /// Runs one half of a layer on a batch. Collects the inputs of both models, and the dense residual stream
   /// after the half.
-  void see_half(int64_t layer, LayerHalf half, const Round& round, const TokenBatch& batch,
-                std::vector<float>& dense, std::vector<float>& compressed,
+  void see_half(int64_t layer, LayerHalf half, const Round& round, const TokenBatch& batch, BatchRows& rows,
                 const std::vector<const LayerEntry*>& entries, std::vector<EntrySums>& sums);
+  /// Runs half a layer on rows of the host or of the device.
+  void run_half(const Decoder& model, int64_t layer, LayerHalf half, const TokenBatch& batch,
+                FloatArray& rows, const HalfRun& run) const;
+  /// The half of a layer whose last inputs are kept until advance_compressed(), if its last linears are all
+  /// that changes. Nothing if there is no memory for them.
+  std::optional<LayerHalf> half_to_keep(int64_t layer, const Round& round) const;
   /// Adds a batch to the sums of an entry, with the weights of its tokens.
   void add_seen(const TokenBatch& batch, SeenBatch seen, const LayerEntry& entry, EntrySums& sums) const;
   void write_round(int64_t layer, const std::vector<const LayerEntry*>& entries,
@@ -134,6 +164,7 @@ class Compression {
   int jobs_;
   Decoder dense_, compressed_;
   std::unique_ptr<DeviceSums> device_sums_;  ///< set if the models run on a CUDA device
+  std::unique_ptr<DeviceScratch> device_scratch_;
   std::unique_ptr<SolvedLinears> planned_;
   std::vector<InputGroup> head_;                  ///< the group of the head; may be empty
   std::vector<std::vector<LayerEntry>> entries_;  ///< by layer; the head's entries are last
@@ -144,14 +175,20 @@ class Compression {
   Json run_;  ///< the data that must be equal in a run that resumes
   std::optional<TokenWeights> weights_;
 
+  bool streams_in_memory_ = false, streams_on_device_ = false, keeps_inputs_ = false;
   std::filesystem::path work_;
-  WorkState state_;
+  int64_t layers_done_ = 0;
+  WorkState state_;  ///< the state in the work folder
   std::unique_ptr<WorkFile> file_;
   std::unique_ptr<Streams> streams_;
+  FloatArray kept_;               ///< see half_to_keep(), [tokens, K]
   Progress* progress_ = nullptr;  ///< set while collect() runs
   uint64_t layer_bytes_ = 0,
            layer_begin_ = 0;  ///< bytes that a layer counts as, and Progress::done before it
   int solved_ = 0;            ///< number of solved rounds of the layer
+  BackgroundWork storing_;
+  std::chrono::steady_clock::duration waited_{};  ///< time that the last wait for `storing_` took
+  std::chrono::steady_clock::time_point stored_{};
 };
 
 }  // namespace twofour

@@ -58,6 +58,10 @@ std::string hash_part(const InputFile& file, uint64_t begin, uint64_t bytes,
 
 }  // namespace
 
+void write_work_text(const fs::path& path, std::string_view text) {
+  WorkFile(path, text.size()).write(0, {reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+}
+
 void GroupFile::plan(const QuantizedGroup& group, const Checkpoint& source) {
   groups_.push_back({&group});
   for (const TensorInfo& t : group.outputs(source)) {
@@ -76,21 +80,21 @@ void GroupFile::begin() {
   for (Group& group : groups_) {
     for (Part& part : group.parts) part.begin = places.at(part.tensor);
   }
-  file_.resize(header.size() + bytes);
-  file_.write(0, header);
+  file_ = std::make_unique<WorkFile>(path_, header.size() + bytes);
+  file_->write(0, {reinterpret_cast<const uint8_t*>(header.data()), header.size()});
 }
 
 EncodedBefore::Write GroupFile::writer(size_t number) {
   return [this, number](int part, std::span<const uint8_t> bytes) {
     Part& to = groups_[number].parts[static_cast<size_t>(part)];
-    file_.write(to.begin + to.written, bytes);
+    file_->write(to.begin + to.written, bytes);
     to.hasher.update(bytes);
     to.written += bytes.size();
   };
 }
 
 Json GroupFile::note(size_t number, const std::vector<EncodedResult>& results) const {
-  Json note = {{"file", file_.path().filename().string()},
+  Json note = {{"file", path_.filename().string()},
                {"matrices", describe(*groups_[number].group)},
                {"parts", Json::array()},
                {"results", Json::array()}};
@@ -102,7 +106,7 @@ Json GroupFile::note(size_t number, const std::vector<EncodedResult>& results) c
 
 void EncodedLinears::write_notes(const fs::path& folder, Json groups) {
   const Json notes = {{"groups", std::move(groups)}};
-  write_text(folder / kNotes, seal_object(notes.dump()));
+  write_work_text(folder / kNotes, seal_object(notes.dump()));
 }
 
 EncodedLinears::EncodedLinears(const fs::path& work) {

@@ -6,29 +6,34 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "formats/json.h"
 #include "formats/safetensors.h"
 #include "lib/base/io/file.h"
 #include "lib/base/io/hash.h"
+#include "lib/base/io/work_file.h"
 #include "lib/base/primitives/recently_used.h"
 #include "lib/write/encode/quantized_group.h"
 
 namespace twofour {
 
-/// A file with the tensors of groups, written group by group. Each group is written by one thread.
+/// Writes a new small file of a work folder without flushing it.
+void write_work_text(const std::filesystem::path& path, std::string_view text);
+
+/// A file with the tensors of groups, written group by group. Each group is written by one thread. It is not
+/// flushed, since EncodedLinears notices damage.
 class GroupFile {
  public:
-  explicit GroupFile(const std::filesystem::path& path) : file_(path) {}
+  explicit GroupFile(std::filesystem::path path) : path_(std::move(path)) {}
   /// Adds a group. Call this before begin(). The groups, and the checkpoint that they read, must outlive this
   /// object.
   void plan(const QuantizedGroup& group, const Checkpoint& source);
   void begin();
   /// Takes the bytes of the parts of group `number`, each part from front to back.
   EncodedBefore::Write writer(size_t number);
-  /// Gives the file its final name.
-  void commit() { file_.commit(); }
   /// The note on a group for EncodedLinears.
   Json note(size_t number, const std::vector<EncodedResult>& results) const;
 
@@ -44,7 +49,8 @@ class GroupFile {
     std::vector<Part> parts = {};
   };
 
-  AtomicFile file_;
+  std::filesystem::path path_;
+  std::unique_ptr<WorkFile> file_;
   std::vector<TensorInfo> tensors_;
   std::vector<Group> groups_;
 };

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/device/check.h"
+#include "kernels/floats/device_vectors.h"
 #include "kernels/floats/float_multiply.h"
 
 namespace twofour {
@@ -16,29 +17,56 @@ constexpr int64_t kTargetRows = 512;
 /// The rows of a group's inputs that count, for one model or for both.
 struct CountedRows {
   std::vector<float> x, d, r;  ///< [rows, k], [rows, k], [rows, n]
-  std::vector<float> roots;    ///< square roots of weights; if empty, every weight is 1
+  std::vector<float> roots;    ///< square roots of weights
 };
 
-void append_row(std::vector<float>& to, std::span<const float> rows, size_t row, size_t width) {
-  const auto from = rows.begin() + static_cast<int64_t>(row * width);
-  to.insert(to.end(), from, from + static_cast<int64_t>(width));
+/// True if summing differences of outputs is less work than summing differences of inputs.
+bool adds_outputs(const LayerEntry& e) {
+  return e.adds && !e.planned.targets.empty() && e.planned.targets[0].n < e.planned.k;
 }
 
-/// The rows whose weights are above 0.
-CountedRows weighted_rows(const LayerEntry& e, const SeenBatch& batch) {
-  CountedRows counted;
-  const std::vector<float>& x = batch.compressed->input(e.group);
-  const std::vector<int64_t>& tokens = batch.compressed->tokens(e.group);
-  const auto k = static_cast<size_t>(e.planned.k);
-  const size_t n = e.adds && !e.planned.targets.empty() ? static_cast<size_t>(e.planned.targets[0].n) : 0;
-  for (size_t row = 0; row < x.size() / k; ++row) {
-    const size_t token = tokens.empty() ? row : static_cast<size_t>(tokens[row]);
-    if (batch.weights[token] <= 0) continue;
-    append_row(counted.x, x, row, k);
-    if (batch.dense != nullptr) append_row(counted.d, batch.dense->input(e.group), row, k);
-    if (n > 0) append_row(counted.r, batch.residual, token, n);
-    counted.roots.push_back(std::sqrt(batch.weights[token]));
+/// The width of the residual rows that an entry needs, or 0.
+int64_t residual_width(const LayerEntry& e) {
+  return e.adds && !e.planned.targets.empty() ? e.planned.targets[0].n : 0;
+}
+
+std::span<const float> span_of(const FloatArray& a) { return {a.data(), a.size()}; }
+
+/// The rows whose weights are above 0, the tokens of these rows, and the square roots of their weights.
+struct WeightedRows {
+  std::vector<int32_t> rows, tokens;
+  std::vector<float> roots;
+
+  WeightedRows(const LayerEntry& e, const SeenBatch& batch) {
+    const auto count = static_cast<int64_t>(batch.compressed->input(e.group).size()) / e.planned.k;
+    const std::vector<int64_t>& all = batch.compressed->tokens(e.group);
+    for (int64_t row = 0; row < count; ++row) {
+      const int64_t token = all.empty() ? row : all[static_cast<size_t>(row)];
+      const float weight = batch.weights[static_cast<size_t>(token)];
+      if (weight <= 0) continue;
+      rows.push_back(static_cast<int32_t>(row));
+      tokens.push_back(static_cast<int32_t>(token));
+      roots.push_back(std::sqrt(weight));
+    }
   }
+};
+
+std::vector<float> gather(std::span<const float> x, const std::vector<int32_t>& rows, int64_t width) {
+  std::vector<float> out(rows.size() * static_cast<size_t>(width));
+  for (size_t i = 0; i < rows.size(); ++i)
+    std::copy_n(x.data() + rows[i] * width, width, out.data() + static_cast<int64_t>(i) * width);
+  return out;
+}
+
+CountedRows counted_rows(const LayerEntry& e, const SeenBatch& batch) {
+  WeightedRows weighted(e, batch);
+  CountedRows counted;
+  counted.x = gather(span_of(batch.compressed->input(e.group)), weighted.rows, e.planned.k);
+  if (batch.dense != nullptr)
+    counted.d = gather(span_of(batch.dense->input(e.group)), weighted.rows, e.planned.k);
+  if (const int64_t n = residual_width(e); n > 0)
+    counted.r = gather(span_of(*batch.residual), weighted.tokens, n);
+  counted.roots = std::move(weighted.roots);
   return counted;
 }
 
@@ -47,55 +75,118 @@ void scale_rows(std::vector<float>& rows, const std::vector<float>& factors) {
   for (size_t i = 0; i < rows.size() && !factors.empty(); ++i) rows[i] *= factors[i / width];
 }
 
-/// True if summing differences of outputs is less work than summing differences of inputs.
-bool adds_outputs(const LayerEntry& e) {
-  return e.adds && !e.planned.targets.empty() && e.planned.targets[0].n < e.planned.k;
-}
-
-/// Adds differences [rows, k] W' to `lacking` [rows, n].
-void add_outputs(const LayerEntry& e, const Decoder& dense, const std::vector<float>& differences,
-                 DeviceSums* device, std::vector<float>& lacking) {
+/// The weights of the entry's linear, which are read once.
+const float* weights_of(const LayerEntry& e, const Decoder& dense, EntrySums& sums) {
+  if (sums.weights.size() > 0) return sums.weights.data();
   const PlannedEntry::Target& t = e.planned.targets[0];
-  const int64_t k = e.planned.k, rows = static_cast<int64_t>(differences.size()) / k;
-  std::vector<float> weights(static_cast<size_t>(t.n * k)), made(lacking.size());
+  std::vector<float> weights(static_cast<size_t>(t.n * e.planned.k));
   dense.read_linear(t.linear, 0, t.n, weights);
-  if (device != nullptr) {
-    device->multiply(differences, weights, t.n, k, made);
-  } else {
-    cpu::multiply(differences.data(), rows, weights.data(), t.n, k, made.data(), t.n);
-  }
-  for (size_t i = 0; i < lacking.size(); ++i) lacking[i] += made[i];
+  sums.weights.assign_from_host(weights);
+  return sums.weights.data();
 }
 
-void add_rows(const LayerEntry& e, std::span<const float> x, std::vector<float> d, std::span<const float> r,
-              const std::vector<float>& roots, const Decoder& dense, EntrySums& sums) {
-  const int64_t k = e.planned.k, rows = static_cast<int64_t>(x.size()) / k;
+void add_rows(const LayerEntry& e, std::span<const float> x, std::span<const float> d,
+              std::span<const float> r, const std::vector<float>& roots, const Decoder& dense,
+              EntrySums& sums) {
+  const int64_t k = e.planned.k, rows = static_cast<int64_t>(x.size()) / k, n = residual_width(e);
   if (rows == 0) return;
   sums.input.add(x, k, roots);
   if (e.planned.targets.empty()) return;
   check(d.size() == x.size(), "as many inputs of one model as of the other");
-  for (size_t i = 0; i < d.size(); ++i) d[i] -= x[i];
-  std::vector<float> lacking;
-  if (e.adds) lacking.assign(r.begin(), r.end());
-  if (adds_outputs(e)) add_outputs(e, dense, d, sums.input.device, lacking);
-  std::vector<float> scaled;
+  std::vector<float> differences(x.size()), lacking, scaled;
+  for (size_t i = 0; i < d.size(); ++i) differences[i] = d[i] - x[i];
+  if (n > 0) lacking.assign(r.begin(), r.end());
+  if (adds_outputs(e)) {
+    std::vector<float> made(lacking.size());
+    cpu::multiply(differences.data(), rows, weights_of(e, dense, sums), n, k, made.data(), n);
+    for (size_t i = 0; i < lacking.size(); ++i) lacking[i] += made[i];
+  }
   if (!roots.empty()) {
     scaled.assign(x.begin(), x.end());
-    for (std::vector<float>* some : {&scaled, &d, &lacking}) scale_rows(*some, roots);
+    for (std::vector<float>* some : {&scaled, &differences, &lacking}) scale_rows(*some, roots);
     x = scaled;
   }
-  DeviceSums* device = sums.input.device;
-  if (!adds_outputs(e) && device != nullptr) {
-    device->add_cross_products(x, k, d, k, sums.device_differences);
-  } else if (!adds_outputs(e)) {
+  if (!adds_outputs(e)) {
     sums.differences.resize(static_cast<size_t>(k * k));
-    cpu::add_cross_products(x.data(), k, d.data(), k, rows, sums.differences.data());
+    cpu::add_cross_products(x.data(), k, differences.data(), k, rows, sums.differences.data());
   }
-  if (!e.adds) return;
-  const int64_t n = e.planned.targets[0].n;
-  if (device != nullptr) return device->add_cross_products(lacking, n, x, k, sums.device_outputs);
+  if (n == 0) return;
   sums.outputs.resize(static_cast<size_t>(n * k));
   cpu::add_cross_products(lacking.data(), n, x.data(), k, rows, sums.outputs.data());
+}
+
+/// Rows of a batch in device memory.
+struct RowsOnDevice {
+  const float *x = nullptr, *d = nullptr, *r = nullptr;
+  int64_t count = 0;
+};
+
+/// Copies the rows whose weights are above 0 to the scratch memory.
+RowsOnDevice gather_on_device(const LayerEntry& e, const SeenBatch& batch, const WeightedRows& weighted,
+                              DeviceScratch& to, const cuda::DeviceStream& stream) {
+  RowsOnDevice rows;
+  rows.count = static_cast<int64_t>(weighted.rows.size());
+  if (rows.count == 0) return rows;
+  const size_t bytes = weighted.rows.size() * sizeof(int32_t);
+  to.rows.reserve(bytes), to.tokens.reserve(bytes);
+  cuda::copy_to_device(weighted.rows.data(), to.rows.as(), bytes, stream);
+  cuda::copy_to_device(weighted.tokens.data(), to.tokens.as(), bytes, stream);
+  to.roots.assign_from_host(weighted.roots);
+  const auto gather = [&](const FloatArray& x, const cuda::DeviceMemory& ids, int64_t width,
+                          FloatArray& out) {
+    out.resize(static_cast<size_t>(rows.count * width));
+    cuda::gather_rows(x.data(), ids.as<int32_t>(), rows.count, width, out.data(), stream.get());
+    return out.data();
+  };
+  rows.x = gather(batch.compressed->input(e.group), to.rows, e.planned.k, to.x);
+  if (batch.dense != nullptr) rows.d = gather(batch.dense->input(e.group), to.rows, e.planned.k, to.d);
+  if (const int64_t n = residual_width(e); n > 0) rows.r = gather(*batch.residual, to.tokens, n, to.lacking);
+  return rows;
+}
+
+/// Does the same as add_rows for rows in device memory.
+void add_on_device(const LayerEntry& e, const SeenBatch& batch, const Decoder& dense, EntrySums& sums) {
+  DeviceSums& device = *sums.input.device;
+  DeviceScratch& scratch = *sums.scratch;
+  const cuda::Stream stream = device.stream().get();
+  const int64_t k = e.planned.k, n = residual_width(e);
+  const FloatArray& seen = batch.compressed->input(e.group);
+  RowsOnDevice rows{seen.data(), batch.dense != nullptr ? batch.dense->input(e.group).data() : nullptr,
+                    batch.residual != nullptr ? batch.residual->data() : nullptr,
+                    static_cast<int64_t>(seen.size()) / k};
+  std::vector<float> roots;
+  if (!batch.weights.empty()) {
+    const WeightedRows weighted(e, batch);
+    roots = weighted.roots;
+    rows = gather_on_device(e, batch, weighted, scratch, device.stream());
+  }
+  if (rows.count == 0) return;
+  const int64_t count = rows.count * k;
+  const bool has_targets = !e.planned.targets.empty();
+  sums.input.count_rows(rows.count, roots);
+  device.find_largest(rows.x, count, sums.input.device_amax);
+  if (has_targets) {
+    check(batch.dense->input(e.group).size() == seen.size(), "as many inputs of one model as of the other");
+    cuda::subtract_floats(rows.d, rows.x, count, scratch.d.resize(static_cast<size_t>(count)), stream);
+  }
+  if (n > 0 && roots.empty()) scratch.lacking.assign(rows.r, static_cast<size_t>(rows.count * n));
+  if (adds_outputs(e)) {
+    const float* weights = weights_of(e, dense, sums);
+    device.set_rows(scratch.d.data(), rows.count, k);
+    device.multiply(weights, n, scratch.made.resize(static_cast<size_t>(rows.count * n)));
+    cuda::add_floats(scratch.lacking.data(), scratch.made.data(), rows.count * n, stream);
+  }
+  if (!roots.empty()) {
+    const float* factors = scratch.roots.data();
+    cuda::scale_rows(scratch.x.data(), factors, rows.count, k, stream);
+    if (has_targets) cuda::scale_rows(scratch.d.data(), factors, rows.count, k, stream);
+    if (n > 0) cuda::scale_rows(scratch.lacking.data(), factors, rows.count, n, stream);
+  }
+  device.set_rows(rows.x, rows.count, k);
+  device.add_products(sums.input.on_device);
+  if (has_targets && !adds_outputs(e))
+    device.add_cross_products(scratch.d.data(), k, sums.device_differences);
+  if (n > 0) device.add_cross_products(scratch.lacking.data(), n, sums.device_outputs);
 }
 
 }  // namespace
@@ -129,20 +220,47 @@ std::vector<LayerEntry> layer_entries(const Decoder& model, const std::vector<In
   return entries;
 }
 
+SeenInputs::SeenInputs(size_t groups, const cuda::DeviceStream* stream) : wanted_(groups), tokens_(groups) {
+  for (size_t i = 0; i < groups; ++i) inputs_.emplace_back(stream);
+}
+
+void SeenInputs::begin(std::vector<bool> wanted) {
+  wanted_ = std::move(wanted);
+  for (FloatArray& x : inputs_) x.resize(0);
+  for (std::vector<int64_t>& of : tokens_) of.clear();
+}
+
+void SeenInputs::see_input(size_t group, std::span<const float> x, std::span<const int64_t> tokens) {
+  if (!wanted_[group]) return;
+  inputs_[group].assign_from_host(x);
+  tokens_[group].assign(tokens.begin(), tokens.end());
+}
+
+bool SeenInputs::see_on_device(size_t group, const float* x, int64_t rows, int64_t k,
+                               std::span<const int64_t> tokens, const cuda::DeviceStream& stream) {
+  if (!inputs_[group].on_device()) return false;
+  const auto count = static_cast<size_t>(rows * k);
+  copy_floats(x, count, inputs_[group].resize(count), &stream);
+  tokens_[group].assign(tokens.begin(), tokens.end());
+  return true;
+}
+
 void EntrySums::finish() {
   input.finish();
   if (device_differences.bytes() > 0) differences = input.device->take(device_differences);
   if (device_outputs.bytes() > 0) outputs = input.device->take(device_outputs);
+  weights = FloatArray();
 }
 
 void add_batch(const LayerEntry& e, const SeenBatch& batch, const Decoder& dense, EntrySums& sums) {
+  if (sums.input.device != nullptr) return add_on_device(e, batch, dense, sums);
   if (!batch.weights.empty()) {
-    const CountedRows counted = weighted_rows(e, batch);
+    const CountedRows counted = counted_rows(e, batch);
     return add_rows(e, counted.x, counted.d, counted.r, counted.roots, dense, sums);
   }
-  add_rows(e, batch.compressed->input(e.group),
-           batch.dense == nullptr ? std::vector<float>{} : batch.dense->input(e.group), batch.residual, {},
-           dense, sums);
+  add_rows(e, span_of(batch.compressed->input(e.group)),
+           batch.dense == nullptr ? std::span<const float>{} : span_of(batch.dense->input(e.group)),
+           batch.residual == nullptr ? std::span<const float>{} : span_of(*batch.residual), {}, dense, sums);
 }
 
 void write_entry(const StatisticsWriter& writer, const Decoder& dense, const LayerEntry& e,
@@ -178,7 +296,8 @@ uint64_t bytes_of_sums(const LayerEntry& e) {
   const auto k = static_cast<uint64_t>(e.planned.k);
   uint64_t numbers = k * k;
   if (!e.planned.targets.empty() && !adds_outputs(e)) numbers += k * k;
-  if (e.adds && !e.planned.targets.empty()) numbers += k * static_cast<uint64_t>(e.planned.targets[0].n);
+  const auto outputs = static_cast<uint64_t>(residual_width(e)) * k;
+  numbers += adds_outputs(e) ? 2 * outputs : outputs;  // with W
   return numbers * sizeof(float);
 }
 

@@ -10,6 +10,7 @@
 #include "lib/run/collect/input_sums.h"
 #include "lib/run/collect/statistics_writer.h"
 #include "lib/run/decoder/decoder.h"
+#include "lib/run/decoder/float_array.h"
 
 namespace twofour {
 
@@ -29,6 +30,14 @@ struct LayerEntry {
 std::vector<LayerEntry> layer_entries(const Decoder& model, const std::vector<InputGroup>& groups,
                                       const std::set<std::string>& linears, bool apart, bool targets);
 
+/// Memory for the rows of a batch on the device, which entries use one after another.
+struct DeviceScratch {
+  explicit DeviceScratch(const cuda::DeviceStream* stream)
+      : x(stream), d(stream), lacking(stream), made(stream), roots(stream) {}
+  FloatArray x, d, lacking, made, roots;
+  cuda::DeviceMemory rows{}, tokens{};
+};
+
 /// The sums of an entry. `input` sums the inputs x, which are the compressed model's inputs if there is one.
 /// The others sum differences to the outputs of the dense model, whose inputs are d.
 struct EntrySums {
@@ -38,43 +47,49 @@ struct EntrySums {
   /// Sum of w r x', [N, K]. The row r is the dense residual stream minus the compressed one. It includes W (d
   /// - x) if that is less work.
   std::vector<float> outputs;
+  FloatArray weights;  ///< W [N, K], if `outputs` includes W (d - x)
 
   EntrySums() = default;
-  /// `device` computes the sums, or the CPU if `device` is null.
-  explicit EntrySums(DeviceSums* device) { input.device = device; }
+  /// `device` computes the sums with memory of `scratch`, or the CPU if `device` is null.
+  EntrySums(DeviceSums* device, DeviceScratch* scratch_)
+      : weights(device != nullptr ? &device->stream() : nullptr), scratch(scratch_) {
+    input.device = device;
+  }
   /// Copies the sums from the device. Call this after the last batch.
   void finish();
+  DeviceScratch* scratch = nullptr;
   cuda::DeviceMemory device_differences{}, device_outputs{};  ///< on the device until finish()
 };
 
-/// The inputs of the groups in a batch, as a run of the model showed them.
+/// The inputs of the groups of a layer in a batch, as a run of the model showed them. It reuses its memory
+/// from one batch to the next.
 class SeenInputs : public LayerWatcher {
  public:
-  /// Stores the inputs of those groups that `wanted` marks.
-  explicit SeenInputs(std::vector<bool> wanted)
-      : wanted_(std::move(wanted)), inputs_(wanted_.size()), tokens_(wanted_.size()) {}
-  void see_input(size_t group, std::span<const float> x, std::span<const int64_t> tokens) override {
-    if (!wanted_[group]) return;
-    inputs_[group].assign(x.begin(), x.end());
-    tokens_[group].assign(tokens.begin(), tokens.end());
-  }
+  /// With a stream, the inputs are in device memory.
+  SeenInputs(size_t groups, const cuda::DeviceStream* stream);
+  /// Begins a batch. Stores the inputs of those groups that `wanted` marks.
+  void begin(std::vector<bool> wanted);
+  bool wants(size_t group) const override { return wanted_[group]; }
+  void see_input(size_t group, std::span<const float> x, std::span<const int64_t> tokens) override;
+  bool see_on_device(size_t group, const float* x, int64_t rows, int64_t k, std::span<const int64_t> tokens,
+                     const cuda::DeviceStream& stream) override;
   void see_expert(int64_t, double) override {}
-  const std::vector<float>& input(size_t group) const { return inputs_[group]; }
+  const FloatArray& input(size_t group) const { return inputs_[group]; }
   const std::vector<int64_t>& tokens(size_t group) const { return tokens_[group]; }
 
  private:
   std::vector<bool> wanted_;
-  std::vector<std::vector<float>> inputs_;
+  std::vector<FloatArray> inputs_;
   std::vector<std::vector<int64_t>> tokens_;
 };
 
-/// The inputs of a batch in both models. If there is only one model, `dense` is null and `residual` is empty.
+/// The inputs of a batch in both models. If there is only one model, `dense` is null and `residual` is null.
 struct SeenBatch {
   const SeenInputs* compressed;
   const SeenInputs* dense;
-  std::span<const float> residual;  ///< [rows, N]: the dense residual stream minus the compressed one
-  std::span<const float> weights;   ///< weights of all tokens of the batch for this entry; if empty, every
-                                    ///< weight is 1
+  const FloatArray* residual;      ///< [rows, N]: the dense residual stream minus the compressed one
+  std::span<const float> weights;  ///< weights of all tokens of the batch for this entry; if empty, every
+                                   ///< weight is 1
 };
 /// Adds a batch to the sums of an entry. `dense` provides the weights W of the linears.
 void add_batch(const LayerEntry& entry, const SeenBatch& batch, const Decoder& dense, EntrySums& sums);

@@ -95,13 +95,13 @@ Checkpoint SolvedLinears::solve(const std::set<std::string>& names, const fs::pa
       all.push_back(&groups[i]);
     }
     encode_groups(*s.checkpoint, all, jobs, compute_, progress);
-    file.commit();
     for (size_t i = 0; i < groups.size(); ++i) {
       if (groups[i].group->encode_rule().statistics != nullptr)
         notes.push_back(file.note(i, groups[i].results));
     }
     const auto text = s.texts->find("config.json");
-    write_text(folder / "config.json", text != s.texts->end() ? text->second : s.checkpoint->config().dump());
+    write_work_text(folder / "config.json",
+                    text != s.texts->end() ? text->second : s.checkpoint->config().dump());
   }
   Checkpoint made = Checkpoint::open(folder);
   EncodedLinears::write_notes(folder, std::move(notes));

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "lib/base/io/file.h"
+#include "lib/base/threads/passive_waiting.h"
 #include "lib/recipe/statistics/check_statistics.h"
 #include "lib/run/collect/batches.h"
 #include "lib/run/collect/input_sums.h"
@@ -20,11 +21,18 @@ class LayerSums : public LayerWatcher {
  public:
   /// `device` computes the products, or the CPU if it is nullptr.
   LayerSums(const std::vector<InputGroup>& groups, DeviceSums* device)
-      : groups_(groups), sums_(groups.size()), saliency_(at(experts_of(groups))) {
+      : groups_(groups), device_(device), sums_(groups.size()), saliency_(at(experts_of(groups))) {
     for (InputSums& s : sums_) s.device = device;
   }
   void see_input(size_t group, std::span<const float> x, std::span<const int64_t>) override {
     sums_[group].add(x, groups_[group].k);
+  }
+  bool see_on_device(size_t group, const float* x, int64_t rows, int64_t k, std::span<const int64_t>,
+                     const cuda::DeviceStream& stream) override {
+    stream.synchronize();
+    sums_[group].add_on_device(x, rows, k);
+    device_->wait();
+    return true;
   }
   void see_expert(int64_t expert, double sum_of_norms) override { saliency_[at(expert)] += sum_of_norms; }
 
@@ -43,6 +51,7 @@ class LayerSums : public LayerWatcher {
 
  private:
   const std::vector<InputGroup>& groups_;
+  DeviceSums* device_;
   std::vector<InputSums> sums_;
   std::vector<double> saliency_;
 };
@@ -101,6 +110,7 @@ CollectPlan plan_collection(const Decoder& model, const CollectInput& input) {
 
 void collect_statistics(const Decoder& model, const CollectInput& input, const std::filesystem::path& out,
                         Progress& progress) {
+  const PassiveWaiting waiting;
   const CollectPlan plan = plan_collection(model, input);
   const ModelShape& m = model.shape();
   progress.phase = "collecting";

@@ -1,58 +1,61 @@
 #include "lib/run/collect/device_sums.h"
 
+#include "kernels/floats/device_vectors.h"
+
 namespace twofour {
 namespace {
 
-float* room_of_zeros(cuda::DeviceMemory& sums, int64_t numbers) {
+float* room_of_zeros(cuda::DeviceMemory& sums, int64_t numbers, const cuda::DeviceStream& stream) {
   if (sums.bytes() == 0) {
     sums = cuda::DeviceMemory(static_cast<size_t>(numbers) * sizeof(float));
-    sums.fill(0);
+    cuda::clear_device_bytes(sums.as(), sums.bytes(), stream.get());
   }
   return sums.as<float>();
 }
 
 }  // namespace
 
-const float* DeviceSums::bring(std::span<const float> rows, cuda::DeviceMemory& to) const {
-  if (to.bytes() < rows.size_bytes()) {
-    to = {};
-    to = cuda::DeviceMemory(rows.size_bytes());
-  }
-  cuda::copy_to_device(rows.data(), to.as(), rows.size_bytes(), stream_);
-  return to.as<float>();
+void DeviceSums::set_rows(const float* x, int64_t m, int64_t k) {
+  m_ = m, k_ = k;
+  products_.set_rows(x, m, k, stream_.get());
 }
 
-void DeviceSums::add_products(std::span<const float> x, int64_t k, cuda::DeviceMemory& sums) {
-  float* to = room_of_zeros(sums, k * k);
-  products_.set_rows(bring(x, right_), static_cast<int64_t>(x.size()) / k, k, stream_.get());
-  products_.add_products(to, stream_.get());
+void DeviceSums::add_products(cuda::DeviceMemory& sums) {
+  products_.add_products(room_of_zeros(sums, k_ * k_, stream_), stream_.get());
 }
 
-void DeviceSums::add_cross_products(std::span<const float> a, int64_t n, std::span<const float> x, int64_t k,
-                                    cuda::DeviceMemory& sums) {
-  float* to = room_of_zeros(sums, n * k);
-  products_.set_rows(bring(x, right_), static_cast<int64_t>(x.size()) / k, k, stream_.get());
-  products_.add_cross_products(bring(a, left_), n, to, stream_.get());
+void DeviceSums::add_cross_products(const float* a, int64_t n, cuda::DeviceMemory& sums) {
+  products_.add_cross_products(a, n, room_of_zeros(sums, n * k_, stream_), stream_.get());
+}
+
+void DeviceSums::multiply(const float* w, int64_t n, float* out) {
+  cuda::DeviceMatrix matrix;
+  matrix.format = cuda::MatrixFormat::f32;
+  matrix.weights = w;
+  matrix.n = n, matrix.k = k_;
+  products_.multiply(matrix, out, n, false, stream_.get());
+}
+
+void DeviceSums::find_largest(const float* x, int64_t count, cuda::DeviceMemory& most) {
+  cuda::find_largest(x, count, room_of_zeros(most, 1, stream_), stream_.get());
 }
 
 void DeviceSums::multiply(std::span<const float> x, std::span<const float> w, int64_t n, int64_t k,
                           std::span<float> out) {
   const auto m = static_cast<int64_t>(x.size()) / k;
-  cuda::DeviceMatrix matrix;
-  matrix.format = cuda::MatrixFormat::f32;
-  matrix.weights = bring(w, left_);
-  matrix.n = n, matrix.k = k;
-  products_.set_rows(bring(x, right_), m, k, stream_.get());
-  if (out_.bytes() < out.size_bytes()) {
-    out_ = {};
-    out_ = cuda::DeviceMemory(out.size_bytes());
-  }
-  products_.multiply(matrix, out_.as<float>(), n, false, stream_.get());
-  cuda::copy_to_host(out_.as(), out.data(), out.size_bytes(), stream_);
+  weights_.assign_from_host(w);
+  set_rows(bring(x), m, k);
+  multiply(weights_.data(), n, out_.resize(out.size()));
+  out_.copy_to_host(0, out);
+}
+
+const float* DeviceSums::bring(std::span<const float> rows) {
+  brought_.assign_from_host(rows);
+  return brought_.data();
 }
 
 std::vector<float> DeviceSums::take(cuda::DeviceMemory& sums) const {
-  stream_.synchronize();
+  wait();
   std::vector<float> values = sums.download<float>();
   sums = {};
   return values;

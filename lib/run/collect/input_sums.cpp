@@ -11,32 +11,49 @@
 
 namespace twofour {
 
-void InputSums::add(std::span<const float> x, int64_t k, std::span<const float> roots) {
-  const auto rows = static_cast<int64_t>(x.size()) / k;
+void InputSums::count_rows(int64_t rows, std::span<const float> roots) {
   count += rows;
-  for (const float v : x) amax = std::max(amax, std::abs(v));
-  std::vector<float> scaled;
   if (roots.empty()) {
     weights += static_cast<double>(rows);
     squares += static_cast<double>(rows);
-  } else {
-    scaled.assign(x.begin(), x.end());
-    for (size_t i = 0; i < scaled.size(); ++i) scaled[i] *= roots[i / static_cast<size_t>(k)];
-    x = scaled;
   }
   for (const float root : roots) {
     const double w = static_cast<double>(root) * static_cast<double>(root);
     weights += w;
     squares += w * w;
   }
+}
+
+void InputSums::add(std::span<const float> x, int64_t k, std::span<const float> roots) {
+  const auto rows = static_cast<int64_t>(x.size()) / k;
+  count_rows(rows, roots);
+  for (const float v : x) amax = std::max(amax, std::abs(v));
+  std::vector<float> scaled;
+  if (!roots.empty()) {
+    scaled.assign(x.begin(), x.end());
+    for (size_t i = 0; i < scaled.size(); ++i) scaled[i] *= roots[i / static_cast<size_t>(k)];
+    x = scaled;
+  }
   if (rows == 0) return;
-  if (device != nullptr) return device->add_products(x, k, on_device);
+  if (device != nullptr) {
+    device->set_rows(device->bring(x), rows, k);
+    return device->add_products(on_device);
+  }
   if (products.empty()) products.resize(static_cast<size_t>(k * k));
   cpu::add_products(x.data(), rows, k, products.data());
 }
 
+void InputSums::add_on_device(const float* x, int64_t rows, int64_t k) {
+  count_rows(rows, {});
+  if (rows == 0) return;
+  device->find_largest(x, rows * k, device_amax);
+  device->set_rows(x, rows, k);
+  device->add_products(on_device);
+}
+
 void InputSums::finish() {
   if (on_device.bytes() > 0) products = device->take(on_device);
+  if (device_amax.bytes() > 0) amax = std::max(amax, device->take(device_amax).front());
 }
 
 void InputSums::add(const InputSums& other) {

@@ -14,15 +14,19 @@ struct InputSums {
   std::vector<float> products;  ///< sum of w x x', [K, K], upper triangle only; empty if there was no token
   int64_t count = 0;            ///< number of tokens
   float amax = 0;
-  double weights = 0, squares = 0;  ///< sums of w and of w^2, where w is the weight of a token
-  DeviceSums* device = nullptr;     ///< computes `products`, or the CPU if it is nullptr
-  cuda::DeviceMemory on_device{};   ///< products on the device until finish()
+  double weights = 0, squares = 0;                ///< sums of w and of w^2, where w is the weight of a token
+  DeviceSums* device = nullptr;                   ///< computes `products`, or the CPU if it is nullptr
+  cuda::DeviceMemory on_device{}, device_amax{};  ///< on the device until finish()
 
   /// Adds rows `x` [rows, k]. `roots` holds the square roots of the weights of the rows, which are above 0.
   /// If it is empty, every weight is 1.
   void add(std::span<const float> x, int64_t k, std::span<const float> roots = {});
+  /// Adds rows in memory of `device`, which are complete, and each of which has weight 1.
+  void add_on_device(const float* x, int64_t rows, int64_t k);
+  /// Counts rows without adding them.
+  void count_rows(int64_t rows, std::span<const float> roots);
   void add(const InputSums& other);
-  /// Copies the products from the device. Call this after the last rows.
+  /// Copies the sums from the device. Call this after the last rows.
   void finish();
   /// The number by which weights w are divided to make their mean 1. Throws Error, which names `entry`, if it
   /// is not a number.

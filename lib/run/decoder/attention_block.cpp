@@ -140,10 +140,10 @@ const float* append(std::vector<float>& cache, const float* rows, int64_t begin,
   return cache.data();
 }
 
-}  // namespace
-
-void run_attention(const DecoderState& s, int64_t layer, std::span<const SequencePart> batch, HalfRows rows,
-                   const HalfRun& run) {
+/// The inputs of o for a batch. Nothing if the run ends before they are complete.
+std::optional<std::vector<float>> mix_heads(const DecoderState& s, int64_t layer,
+                                            std::span<const SequencePart> batch, HalfRows rows,
+                                            const HalfRun& run) {
   const AttentionShape& a = s.shape.attention;
   const AttentionWeights& w = s.layers[at(layer)].attention;
   const auto m = static_cast<int64_t>(rows.in.size()) / s.shape.hidden;
@@ -151,7 +151,7 @@ void run_attention(const DecoderState& s, int64_t layer, std::span<const Sequenc
   cpu::rms_norm(rows.in.data(), m, s.weights.read(w.norm), s.shape.epsilon, x.data());
   const AttentionBlock block(s, layer, m, run);
   std::optional<Heads> projected = block.project(x);
-  if (!projected) return;
+  if (!projected) return std::nullopt;
   Heads& heads = *projected;
   block.rotate(heads, batch);
 
@@ -183,8 +183,23 @@ void run_attention(const DecoderState& s, int64_t layer, std::span<const Sequenc
   }
   for (size_t i = 0; i < heads.gates.size(); ++i) mixed[i] *= 1.0f / (1.0f + std::exp(-heads.gates[i]));
   if (run.watcher != nullptr) run.watcher->see_input(w.output_group, mixed, {});
-  if (run.last == LayerStage::kAttentionOutput) return;
-  s.weights.multiply(w.o, mixed.data(), m, x.data());
+  if (run.last == LayerStage::kAttentionOutput) return std::nullopt;
+  return mixed;
+}
+
+}  // namespace
+
+void run_attention(const DecoderState& s, int64_t layer, std::span<const SequencePart> batch, HalfRows rows,
+                   const HalfRun& run) {
+  const AttentionWeights& w = s.layers[at(layer)].attention;
+  const auto m = static_cast<int64_t>(rows.in.size()) / s.shape.hidden;
+  std::optional<std::vector<float>> mixed;
+  if (run.late == nullptr) {
+    mixed = mix_heads(s, layer, batch, rows, run);
+    if (!mixed) return;
+  }
+  std::vector<float> x(rows.in.size());
+  s.weights.multiply(w.o, mixed ? mixed->data() : run.late, m, x.data());
   if (w.norm_behind) cpu::rms_norm(x.data(), m, s.weights.read(w.norm_behind), s.shape.epsilon, x.data());
   for (size_t i = 0; i < x.size(); ++i) rows.out[i] += x[i];
 }

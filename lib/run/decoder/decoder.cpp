@@ -180,6 +180,26 @@ void Decoder::run_half(int64_t layer, LayerHalf half, std::span<const SequencePa
   run_half_on_cpu(*state_, layer, half, batch, hidden, run);
 }
 
+void Decoder::run_half_on_device(int64_t layer, LayerHalf half, std::span<const SequencePart> batch,
+                                 float* hidden, const HalfRun& run) const {
+  check_interrupt();
+  check(!run.last || half_of(*run.last) == half, "a stage of the half");
+  check(device_ != nullptr, "a model on the device");
+  device_->run_half_in_place(layer, half, batch, hidden, run);
+}
+
+bool Decoder::can_begin_late(int64_t layer, LayerHalf half) const {
+  const FeedForwardWeights& f = state_->layers[at(layer)].feed_forward;
+  if (half == LayerHalf::kAttention) return state_->shape.mixers[at(layer)] == Mixer::kAttention;
+  if (device_ && device_->weights().layer(layer).mlp.block) return false;
+  return f.experts.empty() && !f.shared_gate;
+}
+
+size_t Decoder::late_group(int64_t layer, LayerHalf half) const {
+  const LayerWeights& w = state_->layers[at(layer)];
+  return half == LayerHalf::kAttention ? w.attention.output_group : w.feed_forward.down_group;
+}
+
 void Decoder::replace_weights(Checkpoint weights) {
   state_->weights.replace(std::move(weights));
   if (device_) device_->weights().forget();

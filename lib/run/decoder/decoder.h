@@ -9,6 +9,7 @@
 
 #include "kernels/attention/compressed_attention.h"
 #include "kernels/device/device.h"
+#include "kernels/device/device_memory.h"
 #include "lib/source/checkpoint/checkpoint.h"
 #include "lib/source/model/model_shape.h"
 
@@ -62,6 +63,14 @@ class LayerWatcher {
   /// tokens in order. Groups of experts may come from several threads at the same time, but each group comes
   /// from only one.
   virtual void see_input(size_t group, std::span<const float> x, std::span<const int64_t> tokens) = 0;
+  /// True if see_input() has a use for the inputs of a group. The others may be left out.
+  virtual bool wants(size_t) const { return true; }
+  /// Takes the inputs of a group on the device instead of see_input(). `x` [rows, k] is complete after the
+  /// work on `stream`, and may change after the next work on it. Returns false if it does not take them.
+  virtual bool see_on_device(size_t, const float*, int64_t, int64_t, std::span<const int64_t>,
+                             const cuda::DeviceStream&) {
+    return false;
+  }
   /// Receives the sum over tokens of the norms of an expert's contributions to its layer.
   virtual void see_expert(int64_t expert, double sum_of_norms) = 0;
 };
@@ -78,6 +87,9 @@ struct HalfRun {
   std::optional<LayerStage> last{};
   ExpertChoice* chosen = nullptr;       ///< receives the experts that the router chooses
   const ExpertChoice* given = nullptr;  ///< experts to use instead of those that the router would choose
+  /// The inputs of the half's last linear for all tokens, as a watcher saw them, on the side of `hidden`. The
+  /// run begins with that linear. nullptr: it begins with the norm. See Decoder::can_begin_late().
+  const float* late = nullptr;
 };
 
 /// A whole model. It runs layer by layer in float32 from the weights of its directory, on the CPU or a CUDA
@@ -127,6 +139,13 @@ class Decoder {
   /// Runs half a layer on `hidden` [tokens, R].
   void run_half(int64_t layer, LayerHalf half, std::span<const SequencePart> batch, std::span<float> hidden,
                 const HalfRun& run) const;
+  /// The same on `hidden` in device memory, for a model that runs there. Waits for the device.
+  void run_half_on_device(int64_t layer, LayerHalf half, std::span<const SequencePart> batch, float* hidden,
+                          const HalfRun& run) const;
+  /// True if a half ends with one linear, whose inputs are those of a group: HalfRun::late.
+  bool can_begin_late(int64_t layer, LayerHalf half) const;
+  /// The group of that linear.
+  size_t late_group(int64_t layer, LayerHalf half) const;
   /// From now on matrices of `weights` replace the model's matrices with the same names, sizes and experts.
   void replace_weights(Checkpoint weights);
   /// Undoes replace_weights().

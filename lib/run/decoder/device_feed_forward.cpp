@@ -127,6 +127,10 @@ void DeviceRun::run_feed_forward(int64_t layer, const int32_t* tokens, const Row
   const DeviceLayer& w = weights_.layer(layer);
   const FeedForwardWeights& f = state_.layers[at(layer)].feed_forward;
   const int64_t h = state_.shape.hidden, m = rows.m;
+  if (run.late != nullptr) {
+    products_.set_rows(run.late, m, w.mlp.down.k, stream_.get());
+    return products_.multiply(w.mlp.down, rows.out, h, true, stream_.get());
+  }
   float* x = normed_.of<float>(m * h);
   cuda::rms_norm({rows.in, h, w.feed_forward_norm, m, h, state_.shape.epsilon, x, h}, stream_.get());
   see(run, f.input_group, x, m, h);

@@ -9,37 +9,53 @@
 
 namespace twofour {
 
-void DeviceRun::run_half(int64_t layer, LayerHalf half, std::span<const SequencePart> batch,
-                         std::span<float> hidden, const HalfRun& run) {
+bool DeviceRun::hides_inputs(int64_t layer, LayerHalf half, const HalfRun& run) {
   const DeviceLayer& w = weights_.layer(layer);
   const bool is_looked_into = run.watcher != nullptr || run.last || run.chosen != nullptr;
-  if (half == LayerHalf::kFeedForward && is_looked_into && (w.mlp.block || w.experts.block))
-    return run_half_on_cpu(state_, layer, half, batch, hidden, run);  // a layout does not show the inputs of
-                                                                      // down
-  const auto m = static_cast<int64_t>(hidden.size()) / state_.shape.residual();
+  return half == LayerHalf::kFeedForward && is_looked_into && (w.mlp.block || w.experts.block);
+}
+
+void DeviceRun::run_half(int64_t layer, LayerHalf half, std::span<const SequencePart> batch,
+                         std::span<float> hidden, const HalfRun& run) {
+  if (hides_inputs(layer, half, run)) return run_half_on_cpu(state_, layer, half, batch, hidden, run);
   float* rows = hidden_.of<float>(static_cast<int64_t>(hidden.size()));
   cuda::copy_to_device(hidden.data(), rows, hidden.size_bytes(), stream_);
+  run_half_in_place(layer, half, batch, rows, run);
+  if (!run.last) cuda::copy_to_host(rows, hidden.data(), hidden.size_bytes(), stream_);
+}
+
+void DeviceRun::run_half_in_place(int64_t layer, LayerHalf half, std::span<const SequencePart> batch,
+                                  float* hidden, const HalfRun& run) {
+  const DeviceLayer& w = weights_.layer(layer);
+  int64_t m = 0;
   std::vector<DevicePart> parts;
   std::vector<int32_t> ids;
   for (const SequencePart& p : batch) {
     check(p.cache == nullptr, "no caches of the host on the device");
     parts.push_back({p.count, p.begin});
+    m += p.count;
     if (!w.table) continue;
     check(p.ids != nullptr, "the ids of the tokens");
     ids.insert(ids.end(), p.ids, p.ids + p.count);
+  }
+  if (hides_inputs(layer, half, run)) {
+    std::vector<float> rows = download(hidden, m * state_.shape.residual());
+    run_half_on_cpu(state_, layer, half, batch, rows, run);
+    cuda::copy_to_device(rows.data(), hidden, rows.size() * sizeof(float), stream_);
+    return;
   }
   int32_t* tokens = nullptr;
   if (w.table) {
     tokens = tokens_.of<int32_t>(m);
     cuda::copy_to_device(ids.data(), tokens, ids.size() * sizeof(int32_t), stream_);
   }
-  run_half(layer, half, parts, tokens, rows, m, run);
+  run_half(layer, half, parts, tokens, hidden, m, run);
   weights_.leave(layer, stream_);
   // The next layer is read while this layer runs.
   if (half == LayerHalf::kFeedForward && !weights_.is_resident())
     weights_.layer((layer + 1) % state_.shape.layers);
   if (half == LayerHalf::kFeedForward) check_routers();
-  if (!run.last) cuda::copy_to_host(rows, hidden.data(), hidden.size_bytes(), stream_);
+  stream_.synchronize();
 }
 
 void DeviceRun::run_half(int64_t layer, LayerHalf half, std::span<const DevicePart> parts,
@@ -191,7 +207,8 @@ cuda::HeadRows DeviceRun::head_rows(int64_t layer, const DeviceLayer& w, bool ar
 
 void DeviceRun::see(const HalfRun& run, size_t group, const float* x, int64_t m, int64_t k,
                     std::span<const int64_t> tokens) {
-  if (run.watcher == nullptr) return;
+  if (run.watcher == nullptr || !run.watcher->wants(group)) return;
+  if (run.watcher->see_on_device(group, x, m, k, tokens, stream_)) return;
   run.watcher->see_input(group, download(x, m * k), tokens);
 }
 
@@ -255,7 +272,11 @@ void DeviceRun::run_attention(int64_t layer, std::span<const DevicePart> parts, 
   const DeviceLayer& w = weights_.layer(layer);
   const AttentionWeights& groups = state_.layers[at(layer)].attention;
   const AttentionShape& a = state_.shape.attention;
-  const int64_t h = state_.shape.hidden, m = rows.m;
+  const int64_t h = state_.shape.hidden, m = rows.m, mixed_width = a.heads * a.value_size;
+  if (run.late != nullptr) {
+    products_.set_rows(run.late, m, mixed_width, stream_.get());
+    return products_.multiply(w.o, rows.out, h, true, stream_.get());
+  }
   float* x = normed_.of<float>(m * h);
   cuda::rms_norm({rows.in, h, w.attention_norm, m, h, state_.shape.epsilon, x, h}, stream_.get());
   see(run, groups.input_group, x, m, h);
@@ -266,7 +287,6 @@ void DeviceRun::run_attention(int64_t layer, std::span<const DevicePart> parts, 
   if (!(is_latent ? project_latent(w, groups, x, m, run, heads) : project_plain(w, x, m, heads))) return;
 
   const int64_t key_width = a.kv_heads * a.head_size, value_width = a.kv_heads * a.value_size;
-  const int64_t mixed_width = a.heads * a.value_size;
   float *keys = keys_.of<float>(m * key_width), *values = values_.of<float>(m * value_width);
   float* mixed = mixed_.of<float>(m * mixed_width);
   // Queries are prepared in place, unless gates are between them.

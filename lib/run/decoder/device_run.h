@@ -89,6 +89,9 @@ class DeviceRun {
   void run_half(int64_t layer, LayerHalf half, std::span<const SequencePart> batch, std::span<float> hidden,
                 const HalfRun& run);
   void run_head(std::span<const float> hidden, std::span<float> logits);
+  /// Like run_half(), on `hidden` in device memory. Waits for the device.
+  void run_half_in_place(int64_t layer, LayerHalf half, std::span<const SequencePart> batch, float* hidden,
+                         const HalfRun& run);
 
   /// The figures for `tokens` of the logits after `hidden` [rows, H]. They include the distance from the
   /// logits that `other` scored last, which must have the same number of rows.
@@ -127,6 +130,8 @@ class DeviceRun {
   int32_t* router_error() { return error_.as<int32_t>(); }
 
  private:
+  /// True if a run of a half must show values that its layout hides.
+  bool hides_inputs(int64_t layer, LayerHalf half, const HalfRun& run);
   /// Half a layer on `hidden` [m, R] in device memory.
   void run_half(int64_t layer, LayerHalf half, std::span<const DevicePart> parts, const int32_t* tokens,
                 float* hidden, int64_t m, const HalfRun& run);

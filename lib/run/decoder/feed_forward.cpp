@@ -182,12 +182,25 @@ void run_experts(const DecoderState& s, const FeedForwardWeights& f, std::span<c
   }
 }
 
+/// Adds the output `out` [m, H] of the half to the residual stream.
+void add_to_stream(const DecoderState& s, const FeedForwardWeights& f, std::vector<float>& out,
+                   std::span<float> stream) {
+  const auto m = static_cast<int64_t>(out.size()) / s.shape.hidden;
+  if (f.norm_behind) cpu::rms_norm(out.data(), m, s.weights.read(f.norm_behind), s.shape.epsilon, out.data());
+  for (size_t i = 0; i < out.size(); ++i) stream[i] += out[i];
+}
+
 }  // namespace
 
 void run_feed_forward(const DecoderState& s, int64_t layer, std::span<const SequencePart> batch,
                       HalfRows rows, const HalfRun& run) {
   const FeedForwardWeights& f = s.layers[at(layer)].feed_forward;
   const int64_t h = s.shape.hidden, m = static_cast<int64_t>(rows.in.size()) / h;
+  if (run.late != nullptr) {
+    std::vector<float> made(rows.in.size());
+    s.weights.multiply(f.mlp.down, run.late, m, made.data());
+    return add_to_stream(s, f, made, rows.out);
+  }
   std::vector<float> x(rows.in.size());
   cpu::rms_norm(rows.in.data(), m, s.weights.read(f.norm), s.shape.epsilon, x.data());
   if (run.watcher != nullptr) {
@@ -210,9 +223,7 @@ void run_feed_forward(const DecoderState& s, int64_t layer, std::span<const Sequ
     }
   }
   if (!f.experts.empty()) run_experts(s, f, batch, x.data(), m, run, out);
-  if (run.last) return;
-  if (f.norm_behind) cpu::rms_norm(out.data(), m, s.weights.read(f.norm_behind), s.shape.epsilon, out.data());
-  for (size_t i = 0; i < out.size(); ++i) rows.out[i] += out[i];
+  if (!run.last) add_to_stream(s, f, out, rows.out);
 }
 
 }  // namespace twofour

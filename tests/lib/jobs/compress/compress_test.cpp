@@ -1,6 +1,7 @@
 #include "lib/jobs/compress/compress.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -369,6 +370,50 @@ TEST_CASE("of the model as it is, sums are those of stats collect") {
   }
   CHECK(compared > s.entries().size() / 2);
   CHECK(s.find("lm_head") != nullptr);
+}
+
+TEST_CASE("streams and inputs in memory, in files or computed again give the same bytes") {
+  for (const char* name : {"llama", "qwen3_moe", "qwen3_next", "deepseek_v4", "gemma3-linear"}) {
+    CAPTURE(name);
+    const CompressModel model(name);
+    CompressInput input = model.input(Sequential::kGroups);
+    const std::string expected = read_text(model.collect(input, quantize_recipe(), "memory"));
+    const Decoder dense = Decoder::open(model.scratch / "model");
+    const uint64_t streams = Streams::bytes(2, kWindows * kLength, dense.shape().residual());
+    for (const uint64_t memory : {uint64_t{0}, streams}) {
+      input.memory = memory;
+      CHECK((read_text(model.collect(input, quantize_recipe(), fmt::format("of-{}", memory))) == expected));
+    }
+    // Files have each layer's state, too.
+    input.memory = 0;
+    for (int64_t stop = 1; stop <= 2; ++stop) {
+      Compression compression(model.scratch / "model", quantize_recipe(), input, {best_isa()}, 2);
+      Progress progress;
+      compression.collect(model.scratch / "parts", progress, stop);
+      CHECK(Compression::layers_done(model.scratch / "parts") == stop);
+    }
+    CHECK((read_text(model.collect(input, quantize_recipe(), "parts")) == expected));
+  }
+}
+
+TEST_CASE("what stays in memory is in what a dry run states") {
+  const CompressModel model("llama");
+  CompressInput input = model.input(Sequential::kGroups);
+  const auto peak = [&] {
+    return Compression(model.scratch / "model", quantize_recipe(), input, {best_isa()}, 2)
+        .needs()
+        .peak_memory;
+  };
+  const uint64_t most = peak();
+  const Decoder dense = Decoder::open(model.scratch / "model");
+  const uint64_t streams = Streams::bytes(2, kWindows * kLength, dense.shape().residual());
+  input.memory = streams;
+  const uint64_t some = peak();
+  input.memory = 0;
+  CHECK(some == peak() + streams);
+  int64_t widest = 0;
+  for (const InputGroup& g : dense.input_groups(0)) widest = std::max(widest, g.adds ? g.k : 0);
+  CHECK(most == some + static_cast<uint64_t>(widest) * kWindows * kLength * sizeof(float));
 }
 
 TEST_CASE("a run that ended early goes on behind its last whole layer and collects the same bytes") {
