@@ -1,7 +1,3 @@
-#include <cuda_fp8.h>
-
-#include <cuda/std/bit>
-
 #include <array>
 #include <cstring>
 
@@ -9,6 +5,7 @@
 #include "kernels/device/launch.cuh"
 #include "kernels/solve/device_products.cuh"
 #include "kernels/solve/device_solve.h"
+#include "kernels/solve/one_row.cuh"
 #include "kernels/solve/solve_blocks.h"
 #include "kernels/solve/solve_plan.h"
 
@@ -21,30 +18,6 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 static_assert(kSolveRows == 32, "a row a thread of a warp");
-
-/// A number of one row.
-struct OneRow {
-  using F = float;
-  using I = int32_t;
-  TWOFOUR_HD static F load(const float* p) { return *p; }
-  TWOFOUR_HD static I load(const int32_t* p) { return *p; }
-  TWOFOUR_HD static void store(float* p, F x) { *p = x; }
-  TWOFOUR_HD static void store(int32_t* p, I x) { *p = x; }
-  TWOFOUR_HD static F splat(float x) { return x; }
-  TWOFOUR_HD static I splat(int32_t x) { return x; }
-  TWOFOUR_HD static F pick(I which, F a, F b) { return which ? a : b; }
-  TWOFOUR_HD static I pick(I which, I a, I b) { return which ? a : b; }
-  TWOFOUR_HD static I bits(F x) { return ::cuda::std::bit_cast<I>(x); }
-  TWOFOUR_HD static F floats(I x) { return ::cuda::std::bit_cast<F>(x); }
-  TWOFOUR_HD static F magnitude(F x) { return fabsf(x); }
-  TWOFOUR_HD static F larger(F a, F b) { return a < b ? b : a; }
-  TWOFOUR_HD static F look_up(const float* table, I at) { return table[at]; }
-  TWOFOUR_HD static I nearest_scales(const SolvePlan&, F want) {
-    const F bounded = want > 0x1p-9f ? want : 0x1p-9f;
-    const int code = __nv_cvt_float_to_fp8(bounded, __NV_SATFINITE, __NV_E4M3);
-    return code < 1 ? 1 : code > 126 ? 126 : code;
-  }
-};
 
 /// The tiles of a launch. In each array, the tiles follow one another.
 struct Tiles {
