@@ -8,6 +8,7 @@
 
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
+#include "formats/weight_format.h"
 #include "lib/base/findings/suggest.h"
 #include "lib/base/io/file.h"
 #include "lib/recipe/artifact/layout_names.h"
@@ -29,8 +30,7 @@ std::string layouts_text(bool all) {
   for_each_layout([&]<class L>() { add(L::name, L::summary); });
   add("nvfp4", "NVFP4 in a dialect that engines load, without loss");
   add("fp8", "E4M3 weights with a scale for each tensor, row or block");
-  add("mxfp8", "E4M3 weights with a power of two for each 32");
-  add("mxfp4", "E2M1 weights with a power of two for each 32");
+  for (const WeightFormat format : kMxFormats) add(format->to, format->summary);
   add("bf16", "dequantized weights");
   if (all) add("prune", "what twofour prune writes");
   if (all) add("quantize", "what twofour quantize writes");
@@ -40,7 +40,9 @@ std::string layouts_text(bool all) {
 void add_to(Arguments& args, RecipeOptions& o, bool all) {
   std::vector<std::string> layouts;
   for_each_layout([&]<class L>() { layouts.push_back(L::name); });
-  layouts.insert(layouts.end(), {"nvfp4", "fp8", "mxfp8", "mxfp4", "bf16"});
+  layouts.insert(layouts.end(), {"nvfp4", "fp8"});
+  for (const WeightFormat format : kMxFormats) layouts.emplace_back(format->to);
+  layouts.emplace_back("bf16");
   if (all) layouts.insert(layouts.end(), {"prune", "quantize"});
   args.option("--to", o.layout, "Layout or format to write; see below").one_of(layouts);
   args.footer(layouts_text(all));
@@ -106,14 +108,15 @@ void add_word(Arguments& args, RecipeOptions& o, RuleCommand command, std::strin
 
 void add_statistics_options(Arguments& args, RecipeOptions& o, RuleCommand command) {
   const ArgumentGroup group(args, "Statistics");
-  const char* what = command == kConverts
-                         ? "Choose the weights that are quantized to NVFP4 or pruned, for a "
-                           "layout too, by the statistics of their inputs in this file "
-                           "(lib/recipe/statistics/README.md, examples/statistics); of --recipe, method "
-                           "and sweeps of a rule say how"
-                         : "Choose weights by the statistics of their inputs in this file "
-                           "(lib/recipe/statistics/README.md, examples/statistics). Block scales are "
-                           "chosen with them";
+  const char* what = command == kConverts ? "Choose the weights that are quantized or pruned, for a "
+                                            "layout too, by the statistics of their inputs in this file "
+                                            "(lib/recipe/statistics/README.md, examples/statistics); of "
+                                            "--recipe, method "
+                                            "and sweeps of a rule say how"
+                                          : "Choose weights by the statistics of their inputs in this file "
+                                            "(lib/recipe/statistics/README.md, examples/statistics). Block "
+                                            "scales are "
+                                            "chosen with them";
   args.option("--stats", o.statistics, what).value_name("FILE").default_text("none: each weight for itself");
   args.flag("--strict-stats", o.strict_statistics,
             "Refuse statistics of other weights of the same model, as those of the BF16 model for its "
@@ -164,6 +167,13 @@ void exclude_rule_settings(Arguments& args, const std::string& option) {
 }
 
 namespace {
+
+/// The formats beside NVFP4 that statistics choose codes of: "fp8, mxfp8, ".
+std::string solved_formats() {
+  std::string names = "fp8, ";
+  for (const WeightFormat format : kMxFormats) names += fmt::format("{}, ", format->to);
+  return names;
+}
 
 /// Gives a rule the statistics of --stats, if the rule can use them.
 void take_statistics(const RecipeOptions& o, const std::shared_ptr<const Statistics>& statistics,
@@ -231,9 +241,10 @@ Recipe open_recipe(const RecipeOptions& o) {
     ++taken;
   }
   if (taken == 0)
-    throw Error(fmt::format(
-        "--stats: expected a rule to: nvfp4, {}, or keep with a pattern, found none in the recipe",
-        layout_names()));
+    throw Error(
+        fmt::format("--stats: expected a rule to: nvfp4, {}{}, or keep "
+                    "with a pattern, found none in the recipe",
+                    solved_formats(), layout_names()));
   return recipe;
 }
 
@@ -259,8 +270,9 @@ Rule make_rule(const RecipeOptions& o) {
   if (const auto statistics = open_statistics_file(o)) {
     if (!can_solve(rule)) {
       throw Error(
-          fmt::format("--stats: expected with --recipe, quantize, prune or --to {}, found with --to {}",
-                      layout_names(), rule.to));
+          fmt::format("--stats: expected with --recipe, quantize, "
+                      "prune or --to {}{}, found with --to {}",
+                      solved_formats(), layout_names(), rule.to));
     }
     take_statistics(o, statistics, rule);
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "kernels/solve/solve.h"
 #include "lib/recipe/settings/rule_settings.h"
 
 namespace twofour {
@@ -57,10 +58,27 @@ void check_solving_settings(const Rule& r) {
     throw Error(fmt::format("{}: expected joint, wanda or magnitude if weights are pruned, found {}", method,
                             r.method.text()));
   }
-  if (solves && r.block_scale != BlockScale::max && !plain) {
-    throw Error(fmt::format("{}: expected none beside {}, which chooses block scales itself, found {}",
-                            r.name(keys::kBlockScale), options::kStats, r.block_scale.text()));
+  if (solves && r.block_scale.or_default() != BlockScale::max && !plain) {
+    throw Error(
+        fmt::format("{}: expected none beside {}, which chooses block "
+                    "scales itself, found {}",
+                    r.name(keys::kBlockScale), options::kStats, r.block_scale.text()));
   }
+}
+
+/// Gives an encoding without a pattern the statistics of its rule, and completes their settings.
+void take_statistics(Rule& r, EncodeRule& rule) {
+  const WeightFormat format = rule.format();
+  if (has_fixed_scales(format) && r.scale_search >= 0) {
+    throw Error(
+        fmt::format("{}: expected none with FP8, whose scales follow "
+                    "from the largest weights, found {}",
+                    r.name(keys::kScaleSearch), r.scale_search));
+  }
+  complete_solving_settings(r, false, format);
+  check_solving_settings(r);
+  if (r.solves()) rule.statistics = r.statistics, rule.encoded = r.encoded;
+  rule.sweeps = r.sweeps;
 }
 
 /// The settings of a rule with every default, as the encoder and the proof read them.
@@ -70,32 +88,6 @@ std::shared_ptr<const Rule> settings_of(const Rule& rule) {
   settings.kept = {};
   settings.input_scales = {};
   return std::make_shared<const Rule>(std::move(settings));
-}
-
-/// The settings of a rule for MXFP8 or MXFP4. Fills in its defaults.
-EncodeRule mx_rule(Rule& r, WeightFormat format) {
-  if (r.dialect.empty()) r.dialect = output_dialects()[0].name;
-  EncodeRule rule;
-  rule.to = r.to;
-  rule.scheme.format = format;
-  rule.scheme.granularity = Granularity::kBlock;
-  rule.scheme.rows = 1;
-  rule.scheme.cols = kMxGroup;
-  rule.scheme.scale_type = DType::kU8;
-  rule.dialect = &output_dialect(r.dialect, false);
-  if (!holds(*rule.dialect, rule.scheme)) {
-    std::vector<std::string> names;
-    for (const OutputDialect& d : output_dialects()) {
-      if (holds(d, rule.scheme)) names.emplace_back(d.name);
-    }
-    throw Error(fmt::format("{}: expected {}, which have {}, found {}", r.name(keys::kDialect), either(names),
-                            encoded_name(rule), r.dialect));
-  }
-  if (r.arithmetic.empty()) {
-    r.arithmetic = r.dialect == "compressed-tensors" ? Arithmetic::compressed_tensors : Arithmetic::modelopt;
-  }
-  rule.settings = settings_of(r);
-  return rule;
 }
 
 }  // namespace
@@ -142,13 +134,45 @@ EncodeRule fp8_rule(Rule& r) {
   const Spelling spelling = *dialect.spelling(scheme, kFp8Block, kFp8Block);
   scheme.scale = spelling.scale;
   scheme.has_input_scale = spelling.needs_input_scale;
+  take_statistics(r, rule);
   rule.settings = settings_of(r);
   return rule;
 }
 
-EncodeRule mxfp8_rule(Rule& r) { return mx_rule(r, WeightFormat::kFp8); }
-
-EncodeRule mxfp4_rule(Rule& r) { return mx_rule(r, WeightFormat::kMxfp4); }
+EncodeRule mx_rule(Rule& r) {
+  EncodeRule rule;
+  rule.to = r.to;
+  for (const WeightFormat format : kMxFormats) {
+    if (r.to == format->to) rule.scheme.format = format->tiles ? WeightFormat::kFp8 : format;
+  }
+  rule.scheme.granularity = Granularity::kBlock;
+  rule.scheme.rows = 1;
+  rule.scheme.cols = kMxGroup;
+  rule.scheme.scale_type = DType::kU8;
+  std::vector<std::string> names;
+  for (const OutputDialect& d : output_dialects()) {
+    if (holds(d, rule.scheme)) names.emplace_back(d.name);
+  }
+  if (r.dialect.empty()) r.dialect = names[0];
+  rule.dialect = &output_dialect(r.dialect, false);
+  if (!holds(*rule.dialect, rule.scheme)) {
+    throw Error(fmt::format("{}: expected {}, which {} {}, found {}", r.name(keys::kDialect), either(names),
+                            names.size() == 1 ? "alone has" : "have", encoded_name(rule), r.dialect));
+  }
+  const bool by_modelopt = holds(output_dialect("modelopt", false), rule.scheme);
+  if (!by_modelopt && r.arithmetic == Arithmetic::modelopt) {
+    throw Error(
+        fmt::format("{}: expected compressed-tensors, which alone defines the rounding of {}, found "
+                    "modelopt",
+                    r.name(keys::kArithmetic), encoded_name(rule)));
+  }
+  if (r.arithmetic.empty()) {
+    r.arithmetic = r.dialect == "compressed-tensors" ? Arithmetic::compressed_tensors : Arithmetic::modelopt;
+  }
+  take_statistics(r, rule);
+  rule.settings = settings_of(r);
+  return rule;
+}
 
 EncodeRule nvfp4_rule(Rule& r) {
   if (r.dialect.empty()) r.dialect = output_dialects()[0].name;
@@ -188,10 +212,13 @@ void complete_quantize_settings(Rule& rule) {
   rule.zero_block = rule.zero_block.or_default();
 }
 
-void complete_solving_settings(Rule& rule, bool has_pattern) {
+void complete_solving_settings(Rule& rule, bool has_pattern, WeightFormat format) {
   if (rule.keeps_absent || !rule.solves() || rule.statistics == nullptr) return;
   if (!rule.shrink) rule.shrink = default_shrink(*rule.statistics, has_pattern);
-  if (rule.scale_search < 0) rule.scale_search = kDefaultScaleSearch;
+  // Scales that are given leave little to descent.
+  if (has_fixed_scales(format) && rule.sweeps < 0) rule.sweeps = 0;
+  if (has_fixed_scales(format) || rule.scale_search >= 0) return;
+  rule.scale_search = format->global_scale ? kDefaultScaleSearch : kDefaultPowerSearch;
 }
 
 EncodeRule prune_rule(const Rule& r, std::string_view dialect) {

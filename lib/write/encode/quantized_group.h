@@ -31,7 +31,8 @@ struct EncodedMatrix;
 /// The rule by which matrices are quantized. The encoder and the proof read the settings by separate code.
 struct EncodeRule {
   std::string to;                                  ///< the value of Rule::to
-  Scheme scheme{};                                 ///< the scheme that is written: NVFP4, MXFP4, FP8 or MXFP8
+  Scheme scheme{};                                 ///< the scheme that is written: NVFP4, FP8 or one of
+                                                   ///< kMxFormats
   const OutputDialect* dialect = nullptr;          ///< the dialect that is written
   std::shared_ptr<const Rule> settings;            ///< the rule's settings with every default, but without
                                                    ///< modules
@@ -50,6 +51,8 @@ struct EncodeRule {
   /// If `in_place`, a gate and its up get the larger of their two global scales.
   bool folds_pairs = false;
 
+  /// The row of the format that is written, which the solver reads.
+  WeightFormat format() const { return scheme.is_mxfp8() ? WeightFormat::kMxfp8 : scheme.format; }
   bool is_nvfp4() const { return scheme.format->global_scale; }
   bool is_mx() const { return scheme.format->group == kMxGroup || scheme.is_mxfp8(); }
   /// True for FP8 with one scale for each tensor, row or block.
@@ -70,7 +73,7 @@ struct EncodeRule {
   bool casts() const { return settings->exact != Exact::kOff; }
   bool is_strict() const { return settings->exact == Exact::kStrict; }
 };
-/// The name of the format that the rule writes: "FP8", "MXFP8", "MXFP4" or "NVFP4".
+/// The name of the format that the rule writes: "FP8", "MXFP8", "MXFP6", "MXFP4" or "NVFP4".
 const char* encoded_name(const EncodeRule& rule);
 
 /// A matrix that is quantized. It consists of rows of one expert of a module of the source. Row i is the
