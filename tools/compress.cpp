@@ -251,8 +251,10 @@ int only_write(const CompressArguments& o, const Destination& destination, const
 /// Chooses formats by a size, and writes them.
 int compress_to_size(const CompressArguments& o, const Destination& destination, const Recipe& base,
                      const CompressTexts& texts, Device device, const Common& common) {
+  ConvertOptions options = convert_options(o.common, device, common);
+  options.existing = destination.existing();
   SizeChooser chooser(o.common.source, o.common.destination, size_request(o.size, base, o.budget_statistics),
-                      texts.input, convert_options(o.common, device, common));
+                      texts.input, options);
   std::optional<SizeChoice> choice;
   with_progress(common, [&](Progress& progress) { choice = chooser.choose(progress); });
   for (Rule& rule : choice->recipe.rules) rule.measures_rounding = !o.recipe.html.empty();
@@ -262,7 +264,9 @@ int compress_to_size(const CompressArguments& o, const Destination& destination,
   });
   if (!o.recipe.html.empty() && (o.common.dry_run || !solves))
     write_report(o.recipe.html, size_report(*choice, "compress", o.common.source));
-  if (o.common.dry_run) chooser.finish();
+  if (o.common.dry_run) chooser.finish_dry_run();
+  if (!solves && !o.keep_statistics.empty())
+    throw Error("--keep-stats: expected a format whose weights statistics choose, found none in the choice");
   const int code = solves ? collect_and_write(o, destination, choice->recipe, texts, choice, device, common)
                           : only_write(o, destination, *choice, device, common);
   chooser.finish();
@@ -333,10 +337,10 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
       .value_name("SHARE")
       .default_text("all is pruned");
   args.option("--budget-stats", o->budget_statistics,
-              "Statistics with fisher_hessian, which say what pruning costs the model and, with --bits and "
-              "--size, what each format costs; without fisher_hessian, these rank by the Hessian alone")
+              "Statistics with fisher_hessian, which say what pruning costs the model and, with --bits or "
+              "--size, formats; without it these rank by the Hessian")
       .value_name("FILE")
-      .default_text("none: with --budget required; with --bits and --size collected of the text");
+      .default_text("none: with --budget required; with --bits or --size collected");
   for (const char* word : {"--bits", "--size"}) args.at(word).excludes("--pattern").excludes("--budget");
   add_html_option(args, o->recipe.html);
   args.footer(

@@ -48,23 +48,22 @@ Json point_to_json(const SizeChoice::Point& point) {
 
 void add_size_options(Arguments& args, SizeOptions& o) {
   const ArgumentGroup group(args, "Size");
-  args.option("--bits", o.bits,
-              "Choose the format of each linear, or of those that engines fuse, by the loss that it is "
-              "predicted to cost: so many bits a weight in the mean, of codes and block scales. --dry-run "
-              "prints the curve")
+  args.option(
+          "--bits", o.bits,
+          "Choose formats by predicted loss: so many bits a weight in the mean, of codes and block scales. "
+          "Linears that engines fuse get one format. --dry-run prints the curve")
       .range(1.0, 32.0)
       .value_name("B");
-  args.option("--size", o.size, "Likewise, with so many bytes of tensors in DST: 90GB, 500MB")
+  args.option("--size", o.size, "Likewise, so many bytes of tensors: 90GB")
       .value_name("SIZE")
       .excludes("--bits");
   std::vector<std::string> formats = menu_formats(), engines;
-  args.option("--menu", o.menu, "Formats to choose among, separated by commas")
+  args.option("--menu", o.menu, "Formats to choose among")
       .one_of(formats)
       .separated_by(',')
-      .default_text(fmt::format("of {} those that the engine loads", fmt::join(default_menu(), ",")));
+      .default_text(fmt::format("{}, as far as the engine loads them", fmt::join(default_menu(), ",")));
   for (const OutputEngine& e : output_engines()) engines.emplace_back(e.word);
-  args.option("--for", o.engine, "Choose only formats that this engine loads beside each other")
-      .one_of(engines);
+  args.option("--for", o.engine, "Choose only what this engine loads").one_of(engines);
 }
 
 void check_size_options(const SizeOptions& o) {

@@ -78,12 +78,8 @@ SizeChooser::SizeChooser(const fs::path& source, const fs::path& destination, Si
   if (base_.dialect.empty()) base_.dialect = output_engine(request_.engine).dialect;
   plan_menu();
   units_ = sized_units(opened_, menu_);
-  uint64_t own_bytes = 0;
-  for (const SizedUnit& unit : units_) weights_ += unit.weights;
   for (const TensorInfo& t : opened_.tensors()) rest_bytes_ += t.bytes();
-  const std::vector<MenuFormat> stays = {{menu_[0].linears ? menu_[0] : menu_.at(1)}, {std::string(kStays)}};
-  for (const SizedUnit& unit : sized_units(opened_, stays)) own_bytes += unit.options.back().bytes;
-  rest_bytes_ -= own_bytes;
+  for (const SizedUnit& unit : units_) weights_ += unit.weights, rest_bytes_ -= unit.own_bytes;
   check_goal();
 }
 
@@ -168,12 +164,20 @@ void SizeChooser::check_goal() const {
 
 void SizeChooser::prepare_folder() {
   using namespace choose_by_size;
-  if (!is_absent(folder_) && !is_choosing_folder(folder_)) {
+  found_ = !is_absent(folder_);
+  if (found_ && !is_choosing_folder(folder_)) {
     throw Error(
         fmt::format("{}: expected no folder, found one that twofour did not create", folder_.string()));
   }
-  lock_ = std::make_unique<WorkFolder>(folder_);
-  if (options_.existing != Existing::kResume) lock_->clear();
+  auto lock = std::make_unique<WorkFolder>(folder_);
+  const bool has_work = Compression::layers_done(folder_ / kCollected) || !is_absent(folder_ / kLosses);
+  if (has_work && options_.existing == Existing::kRefuse) {
+    throw Error(fmt::format(
+        "{}: expected no folder, found one of an unfinished run; {} continues it, {} begins again",
+        folder_.string(), options::kResume, options::kForce));
+  }
+  if (options_.existing != Existing::kResume) lock->clear();
+  lock_ = std::move(lock);
 }
 
 std::shared_ptr<const Statistics> SizeChooser::open_statistics(Progress& progress) {
@@ -289,8 +293,12 @@ SizeChoice SizeChooser::choose(Progress& progress) {
     const auto statistics = open_statistics(progress);
     find_losses(statistics, progress);
     return choose_by(*statistics);
-  } catch (const Error&) {
-    finish();
+  } catch (const Interrupted& e) {
+    throw Interrupted(fmt::format("{}\n{}: what is measured is kept; {} continues from there", e.what(),
+                                  folder_.string(), options::kResume));
+  } catch (...) {
+    // Without a complete layer there is nothing to resume.
+    if (!Compression::layers_done(folder_ / choose_by_size::kCollected)) finish();
     throw;
   }
 }
@@ -334,6 +342,11 @@ SizeChoice SizeChooser::choose_by(const Statistics& statistics) const {
   choice.recipe = chosen_recipe(choice);
   check_mix(choice);
   return choice;
+}
+
+void SizeChooser::finish_dry_run() {
+  if (!found_) finish();
+  lock_.reset();
 }
 
 void SizeChooser::finish() {

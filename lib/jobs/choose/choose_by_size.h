@@ -59,7 +59,8 @@ struct SizeChoice {
 class SizeChooser {
  public:
   /// Plans every format of the menu. Throws Error if the engine does not load a format, and if the size is
-  /// below the least of the menu. The message names the nearest that can be had.
+  /// below the least of the menu. The message names the nearest that can be had. `existing` of `options`
+  /// decides the treatment of what an unfinished run left.
   SizeChooser(const std::filesystem::path& source, const std::filesystem::path& destination,
               SizeRequest request, CompressInput input, const ConvertOptions& options);
 
@@ -67,6 +68,8 @@ class SizeChooser {
   SizeChoice choose(Progress& progress);
   /// Removes the folder.
   void finish();
+  /// Removes the folder unless an unfinished run left it.
+  void finish_dry_run();
 
  private:
   Compute compute() const { return {options_.isa, options_.device, options_.jobs}; }
@@ -95,6 +98,7 @@ class SizeChooser {
   std::vector<SizedUnit> units_;
   uint64_t weights_ = 0, rest_bytes_ = 0;  ///< bytes of tensors that are in no unit
   std::unique_ptr<WorkFolder> lock_;
+  bool found_ = false;  ///< the folder was there before
 };
 
 }  // namespace twofour

@@ -101,13 +101,15 @@ SizedUnit::Option own_size(const SizedUnit& unit, const Places& places) {
   return size;
 }
 
-/// The format by whose linears units are formed: the first that is not a layout, or else the first.
+/// The format by whose linears units are formed: the one that takes the most, and of equal ones the first
+/// that is no layout.
 const MenuFormat& reference_format(const std::vector<MenuFormat>& menu) {
   const MenuFormat* found = nullptr;
+  const auto rank = [](const MenuFormat& f) {
+    return std::pair(f.linears->all().size(), layouts_of(*f.linears).empty());
+  };
   for (const MenuFormat& f : menu) {
-    if (!f.linears) continue;
-    if (layouts_of(*f.linears).empty()) return f;
-    if (found == nullptr) found = &f;
+    if (f.linears && (found == nullptr || rank(f) > rank(*found))) found = &f;
   }
   if (found == nullptr) throw Error(fmt::format("expected a format beside {}, found none", menu.at(0).word));
   return *found;
@@ -130,7 +132,7 @@ std::vector<SizedUnit> form_units(const Places& places, const std::set<std::stri
     const std::string block = block_of(layer.modules[0]->name);
     const bool is_whole = blocks.contains(block);
     const auto [at, fresh] = by_block.emplace(is_whole ? block : layer.name, units.size());
-    if (fresh) units.push_back({at->first, {}, {}, 0, {}});
+    if (fresh) units.push_back({at->first});
     for (const LoadedModule* m : layer.modules) {
       const EncodedMatrix& matrix = *places.at(m->name).matrix;
       units[at->second].modules.push_back(m->name);
@@ -231,6 +233,7 @@ std::vector<SizedUnit> sized_units(const Checkpoint& source, const std::vector<M
   const MenuFormat& reference = reference_format(menu);
   const Places all = places_of(*reference.linears);
   std::vector<SizedUnit> units = form_units(all, blocks);
+  for (SizedUnit& unit : units) unit.own_bytes = own_size(unit, all).bytes;
   for (size_t format = 0; format < menu.size(); ++format) {
     const MenuFormat& f = menu[format];
     const auto add = [&](SizedUnit& unit, SizedUnit::Option size) {
@@ -251,12 +254,11 @@ std::vector<SizedUnit> sized_units(const Checkpoint& source, const std::vector<M
         if (has_all && at != layouts.end()) add(unit, layout_size(at->second, source));
       } else if (has_all) {
         add(unit, encoded_size(unit, places));
-      } else {
-        throw Error(fmt::format("{}: expected linears that {} takes, too, found {}, which it does not",
-                                f.word, reference.word, unit.name));
       }
     }
   }
+  // A layout may take fewer linears than others.
+  std::erase_if(units, [](const SizedUnit& unit) { return unit.options.empty(); });
   return units;
 }
 

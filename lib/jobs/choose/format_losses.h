@@ -29,14 +29,15 @@ struct SizedUnit {
     double loss = 0;  ///< see measure_losses()
   };
   std::string name;
-  std::vector<std::string> modules;  ///< names as they are written
-  std::set<std::string> sources;     ///< names in the source
+  std::vector<std::string> modules = {};  ///< names as they are written
+  std::set<std::string> sources = {};     ///< names in the source
   uint64_t weights = 0;
-  std::vector<Option> options;
+  uint64_t own_bytes = 0;  ///< of all its tensors in the source
+  std::vector<Option> options = {};
 };
 
-/// Returns the units of the linears that a menu takes, in natural order, with the size of each format. Throws
-/// Error if formats take different linears, and if a linear of the source is quantized.
+/// Returns the units of the linears that a menu takes, in natural order, with the size of each format that
+/// takes all linears of the unit. Throws Error if a linear of the source is quantized.
 std::vector<SizedUnit> sized_units(const Checkpoint& source, const std::vector<MenuFormat>& menu);
 
 /// The figure by which losses are predicted.

@@ -34,6 +34,9 @@ std::vector<std::string> default_menu();
 /// The rule that gives a format to the linears that `base` selects, in its dialect and with its settings of
 /// statistics. Not for kStays.
 Rule rule_of_format(std::string_view format, const Rule& base);
+/// The same for the linears of a source that can have the format. Linears without whole groups along K
+/// cannot.
+Rule rule_of_format(std::string_view format, const Rule& base, const Checkpoint& source);
 
 /// The reason why an engine does not load an output: "vLLM has no loader ...". Empty if it does.
 std::string find_engine_refusal(const OutputEngine& engine, const Checkpoint& source, const Plan& plan);
