@@ -53,7 +53,7 @@ void add_size_options(Arguments& args, SizeOptions& o) {
           "Choose formats by predicted loss: so many bits a weight in the mean, of codes and block scales. "
           "Linears that engines fuse get one format. --dry-run prints the curve")
       .range(1.0, 32.0)
-      .value_name("B");
+      .value_name("X");
   args.option("--size", o.size, "Likewise, so many bytes of tensors: 90GB")
       .value_name("SIZE")
       .excludes("--bits");

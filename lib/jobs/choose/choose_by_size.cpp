@@ -78,6 +78,7 @@ SizeChooser::SizeChooser(const fs::path& source, const fs::path& destination, Si
   if (base_.dialect.empty()) base_.dialect = output_engine(request_.engine).dialect;
   plan_menu();
   units_ = sized_units(opened_, menu_);
+  leave_uncollected();
   for (const TensorInfo& t : opened_.tensors()) rest_bytes_ += t.bytes();
   for (const SizedUnit& unit : units_) weights_ += unit.weights, rest_bytes_ -= unit.own_bytes;
   check_goal();
@@ -131,6 +132,16 @@ void SizeChooser::plan_menu() {
     throw Error(fmt::format("{}: expected a format beside {} that {} loads, found none{}{}", options::kMenu,
                             kStays, engine.word, refused.empty() ? "" : ": ", fmt::join(refused, "; ")));
   }
+}
+
+/// Leaves units out of which the text gives no statistics. Those are of the linears that can be NVFP4.
+void SizeChooser::leave_uncollected() {
+  if (!request_.statistics.empty()) return;
+  const SolvedLinears collected(source_, recipe_of({rule_of_format("nvfp4", base_)}), compute());
+  std::erase_if(units_, [&](const SizedUnit& unit) {
+    return !std::all_of(unit.modules.begin(), unit.modules.end(),
+                        [&](const std::string& name) { return collected.all().contains(name); });
+  });
 }
 
 uint64_t SizeChooser::limit() const {

@@ -75,6 +75,7 @@ class SizeChooser {
   Compute compute() const { return {options_.isa, options_.device, options_.jobs}; }
   Recipe recipe_of(std::vector<Rule> rules) const;
   void plan_menu();
+  void leave_uncollected();
   void check_goal() const;
   uint64_t limit() const;
   void prepare_folder();
