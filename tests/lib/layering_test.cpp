@@ -376,6 +376,7 @@ Rooms allowed_elsewhere() {
     allowed[rewritten] = {"write/transform", "prove/validate"};
   for (const char* function : {"append",
                                "begin_sequence",
+                               "choose_formats",
                                "close_checkpoint",
                                "close_model",
                                "close_tokenizer",
