@@ -22,8 +22,8 @@ int twofour_choose_formats(int64_t units, const int64_t* counts, const uint64_t*
       const int64_t count = (&given(counts, "counts"))[u];
       if (count < 1) throw Error(fmt::format("counts[{}]: expected 1 or more, found {}", u, count));
       for (int64_t i = 0; i < count; ++i, ++next) {
-        unit.options.push_back({fmt::format("option {}", i), (&given(costs, "costs"))[next],
-                                (&given(losses, "losses"))[next]});
+        unit.options.push_back(
+            {fmt::format("option {}", i), (&given(costs, "costs"))[next], (&given(losses, "losses"))[next]});
       }
       all.push_back(std::move(unit));
     }
