@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 
+#include "formats/code_grid.h"
+
 namespace twofour {
 
 /// A number format of weights. The constants below are the formats, and each member is a property of a
@@ -20,14 +22,17 @@ struct WeightFormatRow {
   int bits = 0;
   const char* strategy = "";
   const char* packed_as = "";
+  CodeGrid grid{};           ///< the numbers of codes, if the format is written
+  const char* to = "";       ///< the word for it in rules, if it has no dialect's variants
+  const char* summary = "";  ///< a description for users
   /// Decodes one byte of a format with tiles. nullptr means E4M3.
   float (*number)(uint8_t byte) = nullptr;
 
   /// True if codes share bytes and each group along K has one scale: MXFP4, MXFP6, NVFP4.
   constexpr bool in_groups() const { return pairs || sixes; }
-  /// The number of bytes of `weights` codes of a format with in_groups(). Codes of a group fill whole bytes.
+  /// The number of bytes of `weights` codes. Codes of a group fill whole bytes.
   constexpr int64_t code_bytes(int64_t weights) const {
-    return sixes ? weights / 4 * 3 + weights % 4 : weights / 2;
+    return sixes ? weights / 4 * 3 + weights % 4 : pairs ? weights / 2 : weights;
   }
 };
 
@@ -50,7 +55,8 @@ inline constexpr int64_t kMxGroup = 32;
 
 namespace weight_formats {
 inline constexpr WeightFormatRow kFloat{.name = "floats", .key = "float"};
-inline constexpr WeightFormatRow kFp8{.name = "FP8", .key = "fp8", .coded = true, .tiles = true};
+inline constexpr WeightFormatRow kFp8{
+    .name = "FP8", .key = "fp8", .coded = true, .tiles = true, .grid = kE4m3Grid};
 inline constexpr WeightFormatRow kMxfp4{.name = "MXFP4",
                                         .key = "mxfp4",
                                         .coded = true,
@@ -58,7 +64,10 @@ inline constexpr WeightFormatRow kMxfp4{.name = "MXFP4",
                                         .group = kMxGroup,
                                         .bits = 4,
                                         .strategy = "group",
-                                        .packed_as = "mxfp4-pack-quantized"};
+                                        .packed_as = "mxfp4-pack-quantized",
+                                        .grid = kE2m1Grid,
+                                        .to = "mxfp4",
+                                        .summary = "E2M1 weights with a power of two for each 32"};
 inline constexpr WeightFormatRow kMxfp6{.name = "MXFP6",
                                         .key = "mxfp6",
                                         .coded = true,
@@ -66,7 +75,10 @@ inline constexpr WeightFormatRow kMxfp6{.name = "MXFP6",
                                         .group = kMxGroup,
                                         .bits = 6,
                                         .strategy = "group",
-                                        .packed_as = "mxfp6-pack-quantized"};
+                                        .packed_as = "mxfp6-pack-quantized",
+                                        .grid = kE2m3Grid,
+                                        .to = "mxfp6",
+                                        .summary = "E2M3 weights with a power of two for each 32"};
 inline constexpr WeightFormatRow kNvfp4{.name = "NVFP4",
                                         .key = "nvfp4",
                                         .coded = true,
@@ -75,7 +87,8 @@ inline constexpr WeightFormatRow kNvfp4{.name = "NVFP4",
                                         .group = 16,
                                         .bits = 4,
                                         .strategy = "tensor_group",
-                                        .packed_as = "nvfp4-pack-quantized"};
+                                        .packed_as = "nvfp4-pack-quantized",
+                                        .grid = kE2m1Grid};
 /// NVFP4 with block scales for 32 weights: ModelOpt's nvfp4_bs32.
 inline constexpr WeightFormatRow kNvfp4Bs32{.name = "NVFP4 with scales for 32",
                                             .key = "nvfp4_bs32",
@@ -93,7 +106,10 @@ inline constexpr WeightFormatRow kMxfp8{.name = "MXFP8",
                                         .group = kMxGroup,
                                         .bits = 8,
                                         .strategy = "group",
-                                        .packed_as = "mxfp8-quantized"};
+                                        .packed_as = "mxfp8-quantized",
+                                        .grid = kE4m3Grid,
+                                        .to = "mxfp8",
+                                        .summary = "E4M3 weights with a power of two for each 32"};
 /// Codes in a format whose name is not known.
 inline constexpr WeightFormatRow kOther{.name = "a format that is not known", .key = "", .coded = true};
 }  // namespace weight_formats
@@ -108,5 +124,9 @@ inline constexpr WeightFormat WeightFormat::kNvfp4{weight_formats::kNvfp4};
 inline constexpr WeightFormat WeightFormat::kNvfp4Bs32{weight_formats::kNvfp4Bs32};
 inline constexpr WeightFormat WeightFormat::kInt4{weight_formats::kInt4};
 inline constexpr WeightFormat WeightFormat::kOther{weight_formats::kOther};
+
+/// The formats of one power of two for each 32 weights that are written, each by the word `to` of a rule.
+inline constexpr WeightFormat kMxFormats[] = {WeightFormat::kMxfp8, WeightFormat::kMxfp6,
+                                              WeightFormat::kMxfp4};
 
 }  // namespace twofour

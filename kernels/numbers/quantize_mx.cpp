@@ -18,7 +18,6 @@ namespace twofour {
 namespace {
 
 constexpr size_t kBlock = kMxGroup;
-constexpr int kE2m1Exponent = 2, kE4m3Exponent = 8;  // of the formats' largest powers of two
 
 float next_up(float x) { return std::bit_cast<float>(std::bit_cast<uint32_t>(x) + 1); }
 
@@ -41,31 +40,31 @@ const float* limits_of_logs() {
   return limits.data();
 }
 
-/// `largest` is the largest number of the format, and `offset` is the exponent of its largest power of two.
-MxPlan plan_of(const MxRule& rule, float largest, int offset) {
+MxPlan plan_of(const MxRule& rule, const CodeGrid& grid) {
   MxPlan plan{};
   plan.compressed_tensors = rule.arithmetic == Arithmetic::compressed_tensors;
   plan.is_half = rule.weight_type == DType::kF16;
-  plan.largest = largest;
+  plan.largest = grid.largest;
   plan.limits = limits_of_logs();
-  plan.offset = offset;
+  plan.offset = grid.top();
   plan.smallest = rule.weight_type == DType::kF16    ? 0x1p-25f
                   : rule.weight_type == DType::kBF16 ? 0x1p-134f
                                                      : 0;
   return plan;
 }
 
-uint8_t scale_of(const MxPlan& plan, float amax) {
+/// `up` is the part of 2^23 that is added to the bits of `amax` before its mantissa is cut off.
+uint8_t scale_of(const MxPlan& plan, float amax, uint32_t up) {
   if (!plan.compressed_tensors) {
     const float quotient = amax / plan.largest;
     const uint32_t exponent = std::bit_cast<uint32_t>(quotient) >> 23;
     return static_cast<uint8_t>(exponent + (quotient > plan.limits[exponent]));
   }
-  constexpr uint32_t kQuarter = 1u << 21;
   if (plan.is_half && amax < 0x1p-14f) {
-    return static_cast<uint8_t>(amax < 0x1.8p-15f ? 127 : 113 - plan.offset);
+    const float smallest = 0x1p-14f - std::ldexp(static_cast<float>(up), -14 - 23);
+    return static_cast<uint8_t>(amax < smallest ? 127 : 113 - plan.offset);
   }
-  const uint32_t exponent = (std::bit_cast<uint32_t>(amax) + kQuarter) >> 23 & 0xFFu;
+  const uint32_t exponent = (std::bit_cast<uint32_t>(amax) + up) >> 23 & 0xFFu;
   return static_cast<uint8_t>(std::max(static_cast<int>(exponent) - plan.offset, 0));
 }
 
@@ -82,16 +81,18 @@ unsigned code_of(const MxPlan& plan, float ratio) {
   return code | (ratio > 0 ? 0u : 8u);
 }
 
+constexpr uint32_t kQuarter = 1u << 21, kSixteenth = 1u << 19;
+
 /// Calls encode(block, inverse of its scale) for the blocks from `done` on, and stores their scales.
 template <class F>
 void for_each_block(const MxPlan& plan, std::span<const float> weights, size_t done, uint8_t* scales,
-                    F&& encode) {
+                    F&& encode, uint32_t up = kQuarter) {
   for (size_t b = done; b < weights.size() / kBlock; ++b) {
     int32_t largest = 0;
     for (const float x : weights.subspan(b * kBlock, kBlock)) {
       largest = std::max(largest, std::bit_cast<int32_t>(x) & INT32_MAX);
     }
-    scales[b] = scale_of(plan, std::bit_cast<float>(largest));
+    scales[b] = scale_of(plan, std::bit_cast<float>(largest), up);
     encode(b, std::bit_cast<float>((254u - scales[b]) << 23));
   }
 }
@@ -101,7 +102,7 @@ void for_each_block(const MxPlan& plan, std::span<const float> weights, size_t d
 void quantize_mxfp8(const MxRule& rule, std::span<const float> weights, uint8_t* values, uint8_t* scales,
                     Isa isa) {
   check(weights.size() % kBlock == 0, "K a multiple of 32");
-  const MxPlan plan = plan_of(rule, kE4m3Max, kE4m3Exponent);
+  const MxPlan plan = plan_of(rule, kE4m3Grid);
   const auto blocks = static_cast<int64_t>(weights.size() / kBlock);
   const QuantizeOps* ops = quantize_ops(isa);
   const int64_t done = ops == nullptr ? 0 : ops->quantize_mxfp8(plan, weights.data(), blocks, values, scales);
@@ -113,7 +114,7 @@ void quantize_mxfp8(const MxRule& rule, std::span<const float> weights, uint8_t*
 void quantize_mxfp4(const MxRule& rule, std::span<const float> weights, uint8_t* codes, uint8_t* scales,
                     Isa isa) {
   check(weights.size() % kBlock == 0, "K a multiple of 32");
-  const MxPlan plan = plan_of(rule, kE2m1Max, kE2m1Exponent);
+  const MxPlan plan = plan_of(rule, kE2m1Grid);
   const auto blocks = static_cast<int64_t>(weights.size() / kBlock);
   const QuantizeOps* ops = quantize_ops(isa);
   const int64_t done = ops == nullptr ? 0 : ops->quantize_mxfp4(plan, weights.data(), blocks, codes, scales);
@@ -124,6 +125,37 @@ void quantize_mxfp4(const MxRule& rule, std::span<const float> weights, uint8_t*
       codes[i / 2] = static_cast<uint8_t>(low | high << 4);
     }
   });
+}
+
+void quantize_mxfp6(const MxRule& rule, std::span<const float> weights, uint8_t* codes, uint8_t* scales) {
+  check(weights.size() % kBlock == 0, "K a multiple of 32");
+  check(rule.arithmetic == Arithmetic::compressed_tensors, "the arithmetic of compressed-tensors for MXFP6");
+  const auto encode = [&](size_t b, float inverse) {
+    uint8_t block[kBlock];
+    for (size_t i = 0; i < kBlock; ++i)
+      block[i] = static_cast<uint8_t>(code_from_float(kE2m3Grid, weights[b * kBlock + i] * inverse));
+    pack_codes(kE2m3Grid, block, codes + b * kBlock / 4 * 3);
+  };
+  for_each_block(plan_of(rule, kE2m3Grid), weights, 0, scales, encode, kSixteenth);
+}
+
+void quantize_mx(WeightFormat format, const MxRule& rule, std::span<const float> weights, uint8_t* codes,
+                 uint8_t* scales, Isa isa) {
+  if (format->sixes) {
+    quantize_mxfp6(rule, weights, codes, scales);
+  } else {
+    (format->pairs ? quantize_mxfp4 : quantize_mxfp8)(rule, weights, codes, scales, isa);
+  }
+}
+
+void pack_codes(const CodeGrid& grid, std::span<const uint8_t> codes, uint8_t* out) {
+  uint32_t word = 0;
+  int held = 0;
+  for (const uint8_t code : codes) {
+    word |= uint32_t{code} << held;
+    for (held += grid.bits; held >= 8; held -= 8, word >>= 8) *out++ = static_cast<uint8_t>(word);
+  }
+  check(held == 0, "whole bytes of codes");
 }
 
 uint64_t count_lost_mx(const MxRule& rule, std::span<const float> weights, std::span<const float> back) {
@@ -142,6 +174,32 @@ void dequantize_mxfp8(std::span<const uint8_t> values, std::span<const uint8_t> 
   check(values.size() == scales.size() * kBlock, "a scale for 32 numbers");
   for (size_t b = 0; b < scales.size(); ++b) {
     decode_fp8(values.subspan(b * kBlock, kBlock), e8m0_to_float(scales[b]), out + b * kBlock, isa);
+  }
+}
+
+void dequantize_mxfp6(std::span<const uint8_t> codes, std::span<const uint8_t> scales, float* out) {
+  check(codes.size() == scales.size() * kBlock / 4 * 3, "a scale for 32 numbers");
+  static const auto numbers = [] {
+    std::array<float, 64> all{};
+    for (unsigned code = 0; code < all.size(); ++code) all[code] = e2m3_to_float(code);
+    return all;
+  }();
+  for (size_t b = 0; b < scales.size(); ++b) {
+    const float scale = e8m0_to_float(scales[b]);
+    for (size_t i = b * kBlock; i < (b + 1) * kBlock; i += 4) {
+      const uint8_t* from = &codes[i / 4 * 3];
+      const uint32_t word = from[0] | uint32_t{from[1]} << 8 | uint32_t{from[2]} << 16;
+      for (size_t j = 0; j < 4; ++j) out[i + j] = numbers[word >> 6 * j & 0x3F] * scale;
+    }
+  }
+}
+
+void dequantize_mx(WeightFormat format, std::span<const uint8_t> codes, std::span<const uint8_t> scales,
+                   float* out, Isa isa) {
+  if (format->sixes) {
+    dequantize_mxfp6(codes, scales, out);
+  } else {
+    (format->pairs ? dequantize_mxfp4 : dequantize_mxfp8)(codes, scales, out, isa);
   }
 }
 

@@ -3,13 +3,14 @@
 #include <span>
 
 #include "formats/dtype.h"
+#include "formats/weight_format.h"
 #include "kernels/device/isa.h"
 #include "kernels/numbers/quantize.h"
 
 namespace twofour {
 
-/// The quantization of MXFP8 and MXFP4. 32 weights along K share a scale 2^e, and become E4M3 or E2M1 of
-/// weight / 2^e, saturating. With b the largest magnitude of the 32:
+/// The quantization of MXFP8, MXFP6 and MXFP4. 32 weights along K share a scale 2^e, and become E4M3, E2M3 or
+/// E2M1 of weight / 2^e, saturating. With b the largest magnitude of the 32:
 ///   modelopt            e = ceil(log2(b / 448)), or b / 6, with the quotient and its logarithm in float32.
 ///                       So quotients a few places above a power of two have its logarithm. At least -127.
 ///                       E2M1 rounds ties towards zero, and zeros of either sign become code 0x8.
@@ -20,6 +21,8 @@ namespace twofour {
 ///                       lose their sign. Other negative weights that round to zero keep it. In FP16, whose
 ///                       smallest normal number is 2^-14, blocks below 2^-14 have p = -14, and blocks below
 ///                       0.75 * 2^-14 have the scale 1, under which all their weights are 0.
+///                       For E2M3 e = p - 2, with the next power of two from 1.9375 * 2^p on, 0.9375 in the
+///                       place of 0.75, and every sign is kept.
 ///                       Source: vllm-project/compressed-tensors, quantization/utils/mxfp_utils.py, with
 ///                       llm-compressor's default observer of weights.
 /// A power p that FP16 lacks (from 57344 on) is used nevertheless; compressed-tensors writes infinity there.
@@ -36,6 +39,15 @@ void quantize_mxfp8(const MxRule& rule, std::span<const float> weights, uint8_t*
 /// nibble.
 void quantize_mxfp4(const MxRule& rule, std::span<const float> weights, uint8_t* codes, uint8_t* scales,
                     Isa isa = best_isa());
+/// Does the same for MXFP6, which only compressed_tensors defines. Writes `codes` [n, 3k/4], four E2M3 codes
+/// in three bytes, the lowest k in the lowest bits. One set of instructions serves all processors.
+void quantize_mxfp6(const MxRule& rule, std::span<const float> weights, uint8_t* codes, uint8_t* scales);
+/// Does the same for a format of kMxFormats.
+void quantize_mx(WeightFormat format, const MxRule& rule, std::span<const float> weights, uint8_t* codes,
+                 uint8_t* scales, Isa isa = best_isa());
+
+/// Packs codes of one byte each as the format stores them: one, two or four of them in whole bytes.
+void pack_codes(const CodeGrid& grid, std::span<const uint8_t> codes, uint8_t* out);
 
 /// Counts the weights other than 0 that become 0 because FP16 has no power of two for their block. They are
 /// in blocks below 2^-14, with compressed_tensors in F16. `back` holds the values that were written for the
@@ -48,5 +60,8 @@ void dequantize_mxfp8(std::span<const uint8_t> values, std::span<const uint8_t> 
                       Isa isa = best_isa());
 void dequantize_mxfp4(std::span<const uint8_t> codes, std::span<const uint8_t> scales, float* out,
                       Isa isa = best_isa());
+void dequantize_mxfp6(std::span<const uint8_t> codes, std::span<const uint8_t> scales, float* out);
+void dequantize_mx(WeightFormat format, std::span<const uint8_t> codes, std::span<const uint8_t> scales,
+                   float* out, Isa isa = best_isa());
 
 }  // namespace twofour

@@ -46,6 +46,7 @@ const std::vector<Words> kCommands = {
     {"convert", "--to", "fp8", "--dialect", "deepseek", "--block", "32x32", "--odd-blocks", "write"},
     {"convert", "--to", "fp8", "--dialect", "deepseek", "--block", "1x128", "--odd-blocks", "write"},
     {"convert", "--to", "mxfp8"},
+    {"convert", "--to", "mxfp6"},
     {"convert", "--to", "mxfp4"},
     {"quantize"},
     {"quantize", "--dialect", "compressed-tensors"},

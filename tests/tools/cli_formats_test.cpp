@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -38,6 +40,33 @@ struct Case {
 
 }  // namespace
 
+TEST_CASE("MXFP6 is written in the dialect and the arithmetic that have it, and read back") {
+  const Scratch scratch;
+  write_checkpoint(scratch / "plain", {small_model()});
+  const std::string src = (scratch / "plain").string(), out = (scratch / "six").string();
+  for (const char* dialect : {"modelopt", "deepseek", "deepseek-v4"}) {
+    CHECK(run_program({"convert", src, out, "--to", "mxfp6", "--dialect", dialect}).err ==
+          fmt::format("twofour: --dialect: expected compressed-tensors, which alone has MXFP6, found {}\n",
+                      dialect));
+  }
+  CHECK(
+      run_program({"convert", src, out, "--to", "mxfp6", "--arithmetic", "modelopt"}).err ==
+      "twofour: --arithmetic: expected compressed-tensors, which alone defines the rounding of MXFP6, found "
+      "modelopt\n");
+  REQUIRE(run_program({"convert", src, out, "--to", "mxfp6", "-q"}).code == 0);
+  const Checkpoint six = Checkpoint::open(out);
+  const auto packed = std::find_if(six.tensors().begin(), six.tensors().end(),
+                                   [](const TensorInfo& t) { return t.name.ends_with(".weight_packed"); });
+  REQUIRE(packed != six.tensors().end());
+  CHECK(packed->dtype == DType::kU8);
+  CHECK(packed->shape.back() % 24 == 0);
+  const Outcome diff = run_program({"diff", src, out});
+  CHECK_MESSAGE(diff.out.find("MXFP6") != std::string::npos, diff.out);
+  const Outcome lint = run_program({"lint", out, "-v"});
+  CHECK_MESSAGE(lint.out.find("vLLM has no loader for MXFP6 in linears") != std::string::npos, lint.out);
+  REQUIRE(run_program({"convert", out, (scratch / "back").string(), "--to", "bf16", "-q"}).code == 0);
+}
+
 TEST_CASE("each format in each dialect is proven, and one flipped byte is found") {
   const Scratch scratch;
   write_checkpoint(scratch / "plain", {small_model()});
@@ -47,6 +76,7 @@ TEST_CASE("each format in each dialect is proven, and one flipped byte is found"
       {{"--to", "mxfp8", "--dialect", "modelopt"}, "\"MXFP8\""},
       {{"--to", "mxfp8", "--dialect", "compressed-tensors"}, "\"mxfp8-quantized\""},
       {{"--to", "mxfp8", "--dialect", "modelopt", "--arithmetic", "compressed-tensors"}, "\"MXFP8\""},
+      {{"--to", "mxfp6", "--dialect", "compressed-tensors"}, "\"mxfp6-pack-quantized\""},
       {{"--to", "mxfp4", "--dialect", "modelopt"}, "\"W4A8_MXFP4_FP8\""},
       {{"--to", "mxfp4", "--dialect", "compressed-tensors"}, "\"mxfp4-pack-quantized\""},
       {{"--to", "mxfp4", "--dialect", "deepseek-v4"}, "\"fp8\""},
@@ -107,7 +137,8 @@ TEST_CASE("options of formats name what they expect") {
   CHECK(error_of({"mxfp8", "--dialect", "deepseek"}) ==
         "twofour: --dialect: expected modelopt or compressed-tensors, which have MXFP8, found deepseek\n");
   CHECK(error_of({"bf16", "--exact", "strict"}) ==
-        "twofour: --exact: expected with --to v7, v7-packed, g8, fp8, mxfp8, mxfp4 or quantize only, found "
+        "twofour: --exact: expected with --to v7, v7-packed, g8, fp8, mxfp8, mxfp6, mxfp4 or quantize only, "
+        "found "
         "with --to bf16\n");
 }
 

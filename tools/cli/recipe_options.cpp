@@ -8,6 +8,7 @@
 
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
+#include "formats/weight_format.h"
 #include "lib/base/findings/suggest.h"
 #include "lib/base/io/file.h"
 #include "lib/recipe/artifact/layout_names.h"
@@ -30,8 +31,7 @@ std::string layouts_text(bool all) {
   for_each_layout([&]<class L>() { add(L::name, L::summary); });
   add("nvfp4", "NVFP4 in a dialect that engines load, without loss");
   add("fp8", "E4M3 weights with a scale for each tensor, row or block");
-  add("mxfp8", "E4M3 weights with a power of two for each 32");
-  add("mxfp4", "E2M1 weights with a power of two for each 32");
+  for (const WeightFormat format : kMxFormats) add(format->to, format->summary);
   add("bf16", "dequantized weights");
   if (all) add("prune", "what twofour prune writes");
   if (all) add("quantize", "what twofour quantize writes");
@@ -41,7 +41,9 @@ std::string layouts_text(bool all) {
 void add_to(Arguments& args, RecipeOptions& o, bool all) {
   std::vector<std::string> layouts;
   for_each_layout([&]<class L>() { layouts.push_back(L::name); });
-  layouts.insert(layouts.end(), {"nvfp4", "fp8", "mxfp8", "mxfp4", "bf16"});
+  layouts.insert(layouts.end(), {"nvfp4", "fp8"});
+  for (const WeightFormat format : kMxFormats) layouts.emplace_back(format->to);
+  layouts.emplace_back("bf16");
   if (all) layouts.insert(layouts.end(), {"prune", "quantize"});
   args.option("--to", o.layout, "Layout or format to write; see below").one_of(layouts);
   args.footer(layouts_text(all));

@@ -29,16 +29,17 @@ int modelopt_exponent(float largest, float range) {
 }
 
 /// compressed-tensors' exponent. It is the exponent of the power of two below the largest weight, or above it
-/// if the weight is at least 1.75 times the lower power, minus the exponent of the format's largest number.
-int compressed_tensors_exponent(float largest, DType type, int of_format) {
+/// if the weight is at least 2 * `up` times the lower power, minus the exponent of the format's largest
+/// number.
+int compressed_tensors_exponent(float largest, DType type, int of_format, double up) {
   const bool half = type == DType::kF16;
   const int smallest = half ? -14 : -126;
   int exponent = 0;
   const double fraction = std::frexp(double{largest}, &exponent);  // the fraction is in [0.5, 1)
-  int power = fraction >= 0.875 ? exponent : exponent - 1;
+  int power = fraction >= up ? exponent : exponent - 1;
   if (largest < std::ldexp(1.0, smallest)) {
     // A subnormal number becomes the smallest normal number or zero.
-    if (largest < std::ldexp(0.75, smallest)) return half ? 0 : -127;
+    if (largest < std::ldexp(2 * up - 1, smallest)) return half ? 0 : -127;
     power = smallest;
   }
   return std::max(power - of_format, -127);
@@ -49,6 +50,18 @@ uint8_t modelopt_code(double ratio) {
   int code = 0;
   for (const double bound : {0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0}) code += std::fabs(ratio) > bound;
   return static_cast<uint8_t>(ratio > 0 ? code : code + 8);
+}
+
+/// The code of E2M3 nearest to a ratio, by comparison with all of its numbers. Ties go to the even code.
+uint8_t e2m3_code(float ratio) {
+  const double size = std::min(std::fabs(double{ratio}), 7.5);
+  unsigned best = 0;
+  double least = size;
+  for (unsigned code = 1; code < 32; ++code) {
+    const double distance = std::fabs(double{e2m3_to_float(code)} - size);
+    if (distance < least || (distance == least && code % 2 == 0)) least = distance, best = code;
+  }
+  return static_cast<uint8_t>(std::signbit(ratio) ? best + 32 : best);
 }
 
 /// A quotient, rounded to the weights' type.
@@ -72,19 +85,22 @@ int power_above(double x) {
 
 std::optional<ExpectedMx> expected_mx(std::string_view to) {
   if (to == "mxfp8") return ExpectedMx::kMxfp8;
+  if (to == "mxfp6") return ExpectedMx::kMxfp6;
   if (to == "mxfp4") return ExpectedMx::kMxfp4;
   return std::nullopt;
 }
 
 uint8_t expect_mx_block(ExpectedMx format, std::string_view arithmetic, DType type,
                         std::span<const float> weights, std::span<uint8_t> codes) {
-  const bool fp8 = format == ExpectedMx::kMxfp8, modelopt = arithmetic == "modelopt";
+  const bool fp8 = format == ExpectedMx::kMxfp8, six = format == ExpectedMx::kMxfp6,
+             modelopt = arithmetic == "modelopt" && !six;
   if (!modelopt && arithmetic != "compressed-tensors")
-    refuse("arithmetic", "modelopt or compressed-tensors", arithmetic);
+    refuse("arithmetic", six ? "compressed-tensors" : "modelopt or compressed-tensors", arithmetic);
   float largest = 0;
   for (const float w : weights) largest = std::max(largest, std::fabs(w));
-  const int exponent = modelopt ? modelopt_exponent(largest, fp8 ? 448.0f : 6.0f)
-                                : compressed_tensors_exponent(largest, type, fp8 ? 8 : 2);
+  const int exponent = modelopt
+                           ? modelopt_exponent(largest, fp8 ? 448.0f : 6.0f)
+                           : compressed_tensors_exponent(largest, type, fp8 ? 8 : 2, six ? 0.96875 : 0.875);
   for (size_t i = 0; i < weights.size(); ++i) {
     const double exact = std::ldexp(double{weights[i]}, -exponent);
     if (modelopt) {
@@ -93,6 +109,10 @@ uint8_t expect_mx_block(ExpectedMx format, std::string_view arithmetic, DType ty
       continue;
     }
     const auto ratio = static_cast<float>(quotient_in(type, exact));
+    if (six) {
+      codes[i] = e2m3_code(ratio);
+      continue;
+    }
     const unsigned code = fp8 ? e4m3_from_float(ratio) : e2m1_from_float(ratio);
     codes[i] = static_cast<uint8_t>(ratio == 0 ? 0 : code);  // zeros lose their sign
   }

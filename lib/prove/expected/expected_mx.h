@@ -8,18 +8,18 @@
 
 namespace twofour {
 
-/// The correct FP8, MXFP8 and MXFP4, derived only from the specification: formats/README.md, and the
+/// The correct FP8, MXFP8, MXFP6 and MXFP4, derived only from the specification: formats/README.md, and the
 /// producers' arithmetic as tests/golden/quantize records it. It computes one weight at a time in double. It
 /// shares the codecs of E2M1, E4M3, E8M0, BF16 and FP16 with the encoder, but no other code.
 
 /// Formats in which 32 numbers share a power of two.
-enum class ExpectedMx { kMxfp8, kMxfp4 };
+enum class ExpectedMx { kMxfp8, kMxfp6, kMxfp4 };
 /// The format for a rule's `to`. Empty if `to` is neither of these.
 std::optional<ExpectedMx> expected_mx(std::string_view to);
 
-/// Quantizes one block of 32 weights of type `type`. `codes` [32] gets one byte of E4M3, or one code of E2M1,
-/// for each weight. Returns the byte of the block scale. `arithmetic` is "modelopt" or "compressed-tensors";
-/// throws Error on other words.
+/// Quantizes one block of 32 weights of type `type`. `codes` [32] gets one byte of E4M3, or one code of E2M3
+/// or of E2M1, for each weight. Returns the byte of the block scale. `arithmetic` is "modelopt" or
+/// "compressed-tensors"; throws Error on other words.
 uint8_t expect_mx_block(ExpectedMx format, std::string_view arithmetic, DType type,
                         std::span<const float> weights, std::span<uint8_t> codes);
 

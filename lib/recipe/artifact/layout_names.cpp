@@ -8,6 +8,7 @@
 
 #include "formats/layouts/layouts.h"
 #include "formats/module_names.h"
+#include "formats/weight_format.h"
 #include "lib/base/names/pattern.h"
 #include "lib/source/checkpoint/quantization_config.h"
 
@@ -144,9 +145,13 @@ UnknownLayout::UnknownLayout(std::string file, std::string at, std::string_view 
       place(std::move(at)) {}
 
 std::vector<std::string>& other_method_names() {
-  static std::vector<std::string> names{"nvfp4", "fp8",   "mxfp8",    "mxfp4",
-                                        "bf16",  "prune", "quantize", "keep"};
-  return names;
+  static std::vector<std::string> all = [] {
+    std::vector<std::string> names{"nvfp4", "fp8"};
+    for (const WeightFormat format : kMxFormats) names.emplace_back(format->to);
+    names.insert(names.end(), {"bf16", "prune", "quantize", "keep"});
+    return names;
+  }();
+  return all;
 }
 
 std::optional<UnknownLayout> find_unknown_layout(const std::filesystem::path& directory,

@@ -7,6 +7,7 @@
 
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
+#include "formats/weight_format.h"
 #include "lib/base/findings/and_more.h"
 #include "lib/recipe/artifact/yaml.h"
 #include "lib/recipe/settings/rule_settings.h"
@@ -23,12 +24,10 @@ struct TargetRow {
 };
 
 std::vector<TargetRow> target_rows() {
-  std::vector<TargetRow> rows = {{"keep", "keep", kKeeps | kDropsCodes},
-                                 {"bf16", "bf16", kToBf16},
-                                 {"fp8", "fp8", kToFp8},
-                                 {"mxfp8", "mxfp8", kToMx},
-                                 {"mxfp4", "mxfp4", kToMx},
-                                 {"nvfp4", "quantize", kToNvfp4}};
+  std::vector<TargetRow> rows = {
+      {"keep", "keep", kKeeps | kDropsCodes}, {"bf16", "bf16", kToBf16}, {"fp8", "fp8", kToFp8}};
+  for (const WeightFormat format : kMxFormats) rows.push_back({format->to, format->to, kToMx});
+  rows.push_back({"nvfp4", "quantize", kToNvfp4});
   for_each_layout([&]<class L>() { rows.push_back({L::name, L::name, kToLayout}); });
   return rows;
 }

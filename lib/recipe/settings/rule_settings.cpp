@@ -12,7 +12,7 @@ constexpr unsigned kConverting = kConverts | kPlans, kWriting = kConverting | kQ
 constexpr const char* kInputScales = "keep, none, constant, constant=NUMBER, neighbours or from FILE";
 constexpr const char* kDialectFallback =
     "nvfp4: the dialect that the source does not have, for an artifact that of its source; fp8: "
-    "compressed-tensors; mxfp8 and mxfp4: modelopt";
+    "compressed-tensors; mxfp8 and mxfp4: modelopt; mxfp6: compressed-tensors";
 constexpr HelpPart kLayoutsOnly = {kConverts, ". Layouts only, which quantize what is not NVFP4"};
 
 Chosen<DraftExperts>& draft_experts_of(Rule& rule) { return rule.selection.draft_experts; }

@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "formats/atom.h"
-#include "formats/e2m1.h"
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
 #include "formats/error.h"
@@ -82,17 +81,6 @@ void take_nibbles(const uint8_t* words, int64_t count, int shift, uint8_t* codes
     uint32_t word = 0;
     std::memcpy(&word, words + i * int64_t{sizeof(word)}, sizeof(word));
     codes[i] = static_cast<uint8_t>(word >> shift & 15);
-  }
-}
-
-/// Decodes MXFP6: four codes of E2M3 in three bytes, the first in the lowest bits, and a scale for 32 codes.
-void decode_sixes(std::span<const uint8_t> bytes, std::span<const uint8_t> scales, std::span<float> out) {
-  static constexpr auto kE2m3 = table_of([](unsigned byte) { return e2m3_to_float(byte & 0x3F); });
-  for (size_t i = 0; i < out.size(); i += 4) {
-    const uint8_t* from = &bytes[i / 4 * 3];
-    const uint32_t word = from[0] | uint32_t{from[1]} << 8 | uint32_t{from[2]} << 16;
-    const float scale = kE8m0[scales[i / kMxGroup]];
-    for (size_t j = 0; j < 4; ++j) out[i + j] = kE2m3[word >> 6 * j & 0x3F] * scale;
   }
 }
 
@@ -261,7 +249,7 @@ void WeightReader::read_grouped(const Linear& m, int64_t e, int64_t n0, int64_t 
          at % groups * group);
   }
   if (m.format->sixes) {
-    decode_sixes(weights_, scales_, out);
+    dequantize_mxfp6(weights_, scales_, out.data());
   } else if (nvfp4 && group != kGroup) {
     std::vector<uint8_t> repeated;
     repeated.reserve(scales_.size() * static_cast<size_t>(group / kGroup));

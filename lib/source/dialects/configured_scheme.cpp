@@ -83,6 +83,7 @@ Scheme of_group(const Json& group) {
   if (bits == 4 && size == 16)
     return member(group, "input_activations").is_object() ? kNvfp4 : kNvfp4WeightOnly;
   if (bits == 4 && size == 32) return kMxfp4;
+  if (bits == 6 && size == 32) return kMxfp6;
   if (bits != 8) return kOther;
   if (strategy == "tensor") return kFp8Tensor;
   if (strategy == "channel") return kFp8Row;
@@ -109,8 +110,7 @@ bool is_fp8_blocks(const Scheme& configured) {
 }
 
 Scheme as_configured(const Scheme& s) {
-  const bool is_unpromised = s.format == WeightFormat::kMxfp6 || s.format == WeightFormat::kNvfp4Bs32;
-  if (s.format->number != nullptr || is_unpromised) return schemes::kOther;
+  if (s.format->number != nullptr || s.format == WeightFormat::kNvfp4Bs32) return schemes::kOther;
   if (s.is_mxfp8()) return schemes::kMxfp8;
   Scheme configured{.format = s.format, .has_input_scale = s.format->global_scale && s.has_input_scale};
   if (!s.format->tiles) return configured;

@@ -20,6 +20,7 @@ inline const Scheme kFp8Row{.format = WeightFormat::kFp8, .granularity = Granula
 inline const Scheme kFp8Blocks{.format = WeightFormat::kFp8, .granularity = Granularity::kBlock};
 inline const Scheme kMxfp8{.format = WeightFormat::kMxfp8};
 inline const Scheme kMxfp4{.format = WeightFormat::kMxfp4};
+inline const Scheme kMxfp6{.format = WeightFormat::kMxfp6};
 inline const Scheme kInt4{.format = WeightFormat::kInt4};
 inline const Scheme kOther{.format = WeightFormat::kOther};
 /// Returns FP8 in blocks of rows x cols weights; 0: the configuration does not state the size.

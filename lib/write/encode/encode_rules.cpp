@@ -72,32 +72,6 @@ std::shared_ptr<const Rule> settings_of(const Rule& rule) {
   return std::make_shared<const Rule>(std::move(settings));
 }
 
-/// The settings of a rule for MXFP8 or MXFP4. Fills in its defaults.
-EncodeRule mx_rule(Rule& r, WeightFormat format) {
-  if (r.dialect.empty()) r.dialect = output_dialects()[0].name;
-  EncodeRule rule;
-  rule.to = r.to;
-  rule.scheme.format = format;
-  rule.scheme.granularity = Granularity::kBlock;
-  rule.scheme.rows = 1;
-  rule.scheme.cols = kMxGroup;
-  rule.scheme.scale_type = DType::kU8;
-  rule.dialect = &output_dialect(r.dialect, false);
-  if (!holds(*rule.dialect, rule.scheme)) {
-    std::vector<std::string> names;
-    for (const OutputDialect& d : output_dialects()) {
-      if (holds(d, rule.scheme)) names.emplace_back(d.name);
-    }
-    throw Error(fmt::format("{}: expected {}, which have {}, found {}", r.name(keys::kDialect), either(names),
-                            encoded_name(rule), r.dialect));
-  }
-  if (r.arithmetic.empty()) {
-    r.arithmetic = r.dialect == "compressed-tensors" ? Arithmetic::compressed_tensors : Arithmetic::modelopt;
-  }
-  rule.settings = settings_of(r);
-  return rule;
-}
-
 }  // namespace
 
 bool holds(const OutputDialect& dialect, const Scheme& scheme) {
@@ -146,9 +120,39 @@ EncodeRule fp8_rule(Rule& r) {
   return rule;
 }
 
-EncodeRule mxfp8_rule(Rule& r) { return mx_rule(r, WeightFormat::kFp8); }
-
-EncodeRule mxfp4_rule(Rule& r) { return mx_rule(r, WeightFormat::kMxfp4); }
+EncodeRule mx_rule(Rule& r) {
+  EncodeRule rule;
+  rule.to = r.to;
+  for (const WeightFormat format : kMxFormats) {
+    if (r.to == format->to) rule.scheme.format = format->tiles ? WeightFormat::kFp8 : format;
+  }
+  rule.scheme.granularity = Granularity::kBlock;
+  rule.scheme.rows = 1;
+  rule.scheme.cols = kMxGroup;
+  rule.scheme.scale_type = DType::kU8;
+  std::vector<std::string> names;
+  for (const OutputDialect& d : output_dialects()) {
+    if (holds(d, rule.scheme)) names.emplace_back(d.name);
+  }
+  if (r.dialect.empty()) r.dialect = names[0];
+  rule.dialect = &output_dialect(r.dialect, false);
+  if (!holds(*rule.dialect, rule.scheme)) {
+    throw Error(fmt::format("{}: expected {}, which {} {}, found {}", r.name(keys::kDialect), either(names),
+                            names.size() == 1 ? "alone has" : "have", encoded_name(rule), r.dialect));
+  }
+  const bool by_modelopt = holds(output_dialect("modelopt", false), rule.scheme);
+  if (!by_modelopt && r.arithmetic == Arithmetic::modelopt) {
+    throw Error(
+        fmt::format("{}: expected compressed-tensors, which alone defines the rounding of {}, found "
+                    "modelopt",
+                    r.name(keys::kArithmetic), encoded_name(rule)));
+  }
+  if (r.arithmetic.empty()) {
+    r.arithmetic = r.dialect == "compressed-tensors" ? Arithmetic::compressed_tensors : Arithmetic::modelopt;
+  }
+  rule.settings = settings_of(r);
+  return rule;
+}
 
 EncodeRule nvfp4_rule(Rule& r) {
   if (r.dialect.empty()) r.dialect = output_dialects()[0].name;

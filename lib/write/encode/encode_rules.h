@@ -7,8 +7,7 @@ namespace twofour {
 /// The number format that a rule makes, according to its settings. Each function fills in missing settings.
 /// It throws Error if a value is unknown or the dialect has no such format.
 EncodeRule fp8_rule(Rule& rule);
-EncodeRule mxfp8_rule(Rule& rule);
-EncodeRule mxfp4_rule(Rule& rule);
+EncodeRule mx_rule(Rule& rule);  ///< a format of kMxFormats
 EncodeRule nvfp4_rule(Rule& rule);
 /// The rule by which NVFP4 of a dialect is pruned by statistics. The result is NVFP4 with the same settings.
 EncodeRule prune_rule(const Rule& rule, std::string_view dialect);

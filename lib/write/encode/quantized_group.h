@@ -31,7 +31,8 @@ struct EncodedMatrix;
 /// The rule by which matrices are quantized. The encoder and the proof read the settings by separate code.
 struct EncodeRule {
   std::string to;                                  ///< the value of Rule::to
-  Scheme scheme{};                                 ///< the scheme that is written: NVFP4, MXFP4, FP8 or MXFP8
+  Scheme scheme{};                                 ///< the scheme that is written: NVFP4, FP8 or one of
+                                                   ///< kMxFormats
   const OutputDialect* dialect = nullptr;          ///< the dialect that is written
   std::shared_ptr<const Rule> settings;            ///< the rule's settings with every default, but without
                                                    ///< modules
@@ -70,7 +71,7 @@ struct EncodeRule {
   bool casts() const { return settings->exact != Exact::kOff; }
   bool is_strict() const { return settings->exact == Exact::kStrict; }
 };
-/// The name of the format that the rule writes: "FP8", "MXFP8", "MXFP4" or "NVFP4".
+/// The name of the format that the rule writes: "FP8", "MXFP8", "MXFP6", "MXFP4" or "NVFP4".
 const char* encoded_name(const EncodeRule& rule);
 
 /// A matrix that is quantized. It consists of rows of one expert of a module of the source. Row i is the

@@ -146,8 +146,8 @@ class GroupBuilder {
     };
     if (!rule_.is_nvfp4()) {
       const Spelling to = *dialect_.spelling(rule_.scheme, m.rows, m.k);
-      const int64_t per_byte = rule_.scheme.format->pairs ? 2 : 1;
-      add(EncodedPart::kValues, m.name + to.weight, to.weight_type, {m.rows, m.k / per_byte});
+      add(EncodedPart::kValues, m.name + to.weight, to.weight_type,
+          {m.rows, rule_.scheme.format->code_bytes(m.k)});
       add(EncodedPart::kScales, m.name + to.scale, to.scale_type.value_or(rule_.scheme.scale_type),
           to.scale_shape);
       if (m.input_scale != 0) {

@@ -1,6 +1,7 @@
 #include "lib/write/methods/method_list.h"
 
 #include "formats/layouts/layouts.h"
+#include "formats/weight_format.h"
 
 namespace twofour {
 
@@ -10,8 +11,7 @@ std::vector<MethodRow>& methods() {
     for_each_layout([&]<class L>() { rows.push_back({L::name, kToLayout, make_to_layout}); });
     rows.push_back({"nvfp4", kToDialect, make_to_dialect});
     rows.push_back({"fp8", kToFp8, make_to_fp8});
-    rows.push_back({"mxfp8", kToMx, make_to_mxfp8});
-    rows.push_back({"mxfp4", kToMx, make_to_mxfp4});
+    for (const WeightFormat format : kMxFormats) rows.push_back({format->to, kToMx, make_to_mx});
     rows.push_back({"bf16", kToBf16, make_to_bf16});
     rows.push_back({"keep", kKeeps, make_keep});
     rows.push_back({"prune", kDropsCodes, make_prune});

@@ -12,8 +12,7 @@ std::unique_ptr<Method> make_prune(Rule& rule);
 std::unique_ptr<Method> make_to_dialect(Rule& rule);
 std::unique_ptr<Method> make_to_bf16(Rule& rule);
 std::unique_ptr<Method> make_to_fp8(Rule& rule);
-std::unique_ptr<Method> make_to_mxfp8(Rule& rule);
-std::unique_ptr<Method> make_to_mxfp4(Rule& rule);
+std::unique_ptr<Method> make_to_mx(Rule& rule);
 std::unique_ptr<Method> make_quantize(Rule& rule);
 
 }  // namespace twofour

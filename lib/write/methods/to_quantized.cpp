@@ -8,7 +8,7 @@
 namespace twofour {
 namespace {
 
-/// Quantizes linears to NVFP4, FP8, MXFP8 or MXFP4.
+/// Quantizes linears to NVFP4, FP8 or a format of kMxFormats.
 class Quantize : public Method {
  public:
   using Complete = EncodeRule (*)(Rule& rule);
@@ -38,8 +38,9 @@ class Quantize : public Method {
     return rule.to == "quantize" ? "nvfp4" : rule.to;
   }
   std::string summary(const Rule& rule) const override {
-    if (rule.to == "mxfp8" || rule.to == "mxfp4")
-      return fmt::format("{} ({})", rule.to == "mxfp8" ? "MXFP8" : "MXFP4", rule.dialect);
+    for (const WeightFormat format : kMxFormats) {
+      if (rule.to == format->to) return fmt::format("{} ({})", format->name, rule.dialect);
+    }
     if (rule.to == "fp8") {
       const std::string size = rule.block == rule.block.or_default() || rule.block.empty()
                                    ? ""
@@ -96,8 +97,7 @@ std::unique_ptr<Method> make_encoding(const Rule& rule, EncodeRule (*complete)(R
 }  // namespace
 
 std::unique_ptr<Method> make_to_fp8(Rule& rule) { return make_encoding(rule, fp8_rule); }
-std::unique_ptr<Method> make_to_mxfp8(Rule& rule) { return make_encoding(rule, mxfp8_rule); }
-std::unique_ptr<Method> make_to_mxfp4(Rule& rule) { return make_encoding(rule, mxfp4_rule); }
+std::unique_ptr<Method> make_to_mx(Rule& rule) { return make_encoding(rule, mx_rule); }
 std::unique_ptr<Method> make_quantize(Rule& rule) { return make_encoding(rule, nvfp4_rule); }
 
 }  // namespace twofour

@@ -221,11 +221,12 @@ void refuse_unread_codes(const Checkpoint& source) {
 /// needs a dialect.
 void complete_dialect(const Checkpoint& source, Recipe& recipe) {
   if (recipe.dialect == "source") {
+    constexpr unsigned kEncoding = kToNvfp4 | kToFp8 | kToMx;
     const OutputDialect* own = source_dialect(source);
     bool encodes = false, nvfp4 = false;
     for (const Rule& rule : recipe.rules) {
-      encodes =
-          encodes || rule.to == "quantize" || rule.to == "fp8" || rule.to == "mxfp8" || rule.to == "mxfp4";
+      const MethodRow* row = find_method(rule.to);
+      encodes = encodes || (row != nullptr && (row->kind & kEncoding) != 0);
       nvfp4 = nvfp4 || rule.to == "quantize";
     }
     if (own != nullptr && nvfp4 && own->nvfp4 == nullptr) own = nullptr;

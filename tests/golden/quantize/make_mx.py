@@ -12,7 +12,7 @@ A file for each producer and format. In it, for each case and weight type:
 
 import os
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 os.environ["ATEN_CPU_CAPABILITY"] = "avx2"
 
@@ -165,7 +165,12 @@ def store(path, producer, cases, types):
             tensors[key + "weight"] = weight
             tensors[key + "codes"] = codes.view(torch.uint8)
             tensors[key + "block_scale"] = scales.view(torch.uint8)
-    made_with = {p: version(p) for p in ("torch", "nvidia-modelopt", "compressed-tensors", "llmcompressor")}
+    made_with = {}
+    for package in ("torch", "nvidia-modelopt", "compressed-tensors", "llmcompressor"):
+        try:
+            made_with[package] = version(package)
+        except PackageNotFoundError:
+            pass  # not every format needs it
     save_file({k: v.contiguous() for k, v in tensors.items()}, path, metadata=made_with)
     print(path, os.path.getsize(path), "bytes,", len(tensors), "tensors")
 

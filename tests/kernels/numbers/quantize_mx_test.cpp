@@ -91,6 +91,53 @@ TEST_CASE("compressed-tensors' own bytes of MXFP8 and MXFP4") {
   CHECK(check_file("compressed_tensors_mxfp4", false, Arithmetic::compressed_tensors) == 29);
 }
 
+TEST_CASE("compressed-tensors' own bytes of MXFP6, and its numbers") {
+  const GoldenQuantize golden("compressed_tensors_mxfp6");
+  int count = 0;
+  for (const std::string& key : golden.cases()) {
+    CAPTURE(key);
+    const std::vector<float> weights = golden.weights(key + "weight");
+    const MxRule rule{Arithmetic::compressed_tensors, golden.type(key + "weight")};
+    std::vector<uint8_t> codes(weights.size() / 4 * 3), scales(weights.size() / 32);
+    quantize_mx(WeightFormat::kMxfp6, rule, weights, codes.data(), scales.data());
+    CHECK(differences(scales, golden.bytes(key + "block_scale")) == "");
+    CHECK(differences(codes, golden.bytes(key + "codes")) == "");
+    std::vector<float> back(weights.size());
+    dequantize_mx(WeightFormat::kMxfp6, codes, scales, back.data());
+    for (size_t i = 0; i < back.size(); ++i) {
+      const size_t bit = 6 * i;
+      const unsigned word = codes[bit / 8] | (bit / 8 + 1 < codes.size() ? codes[bit / 8 + 1] : 0u) << 8;
+      REQUIRE(back[i] == e2m3_to_float(word >> bit % 8 & 63u) * e8m0_to_float(scales[i / 32]));
+    }
+    ++count;
+  }
+  CHECK(count == 32);
+}
+
+TEST_CASE("codes of a grid are its numbers, nearest, ties to the even code") {
+  for (const CodeGrid& grid : {kE2m1Grid, kE2m3Grid, kE4m3Grid}) {
+    const auto number = [&](unsigned code) {
+      return grid.bits == 4   ? e2m1_to_float(code)
+             : grid.bits == 6 ? e2m3_to_float(code)
+                              : e4m3_to_float(code);
+    };
+    const unsigned last = grid == kE4m3Grid ? 126 : grid.sign() - 1;
+    CHECK(number(last) == grid.largest);
+    for (unsigned code = 0; code <= last; ++code) {
+      for (const unsigned sign : {0u, grid.sign()})
+        REQUIRE(code_from_float(grid, number(code | sign)) == (code | sign));
+      if (code == last) break;
+      const float middle = (number(code) + number(code + 1)) / 2;
+      REQUIRE(code_from_float(grid, middle) == code + code % 2);
+      REQUIRE(code_from_float(grid, std::nextafter(middle, 0.0f)) == code);
+      REQUIRE(code_from_float(grid, std::nextafter(middle, 500.0f)) == code + 1);
+    }
+    CHECK(code_from_float(grid, INFINITY) == last);
+    CHECK(code_from_float(grid, -1e30f) == (last | grid.sign()));
+    CHECK(code_from_float(grid, -1e-30f) == grid.sign());
+  }
+}
+
 TEST_CASE("MXFP8 and MXFP4 are the same bytes on every instruction set") {
   for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const Arithmetic arithmetic : {Arithmetic::modelopt, Arithmetic::compressed_tensors}) {

@@ -108,8 +108,9 @@ class GroupReader {
     }
   }
 
-  /// Compares rows of a matrix. `per_byte` is the number of weights in a byte.
-  void hold(const EncodedMatrix& m, EncodedPart part, int64_t begin, Bytes expected, int64_t per_byte) {
+  /// Compares rows of a matrix. `per_byte` is the number of weights in a byte, or in `bytes` bytes.
+  void hold(const EncodedMatrix& m, EncodedPart part, int64_t begin, Bytes expected, int64_t per_byte,
+            int64_t bytes = 1) {
     const bool is_code = part == EncodedPart::kValues && per_byte == 2;
     for (size_t i = 0; is_code && proof_.zeros_are_positive && i < expected.size(); ++i) {
       for (const int shift : {0, 4}) {
@@ -117,7 +118,7 @@ class GroupReader {
       }
     }
     compare(m.part(part), begin, expected, [&](size_t i, const Bytes& found) {
-      const int64_t weight = (begin + static_cast<int64_t>(i)) * per_byte;
+      const int64_t weight = (begin + static_cast<int64_t>(i)) * per_byte / bytes;
       return fmt::format("row {}, k {}): expected 0x{:02X}, found 0x{:02X}", weight / m.k, weight % m.k,
                          expected[i], found[i]);
     });

@@ -6,7 +6,7 @@
 namespace twofour {
 namespace {
 
-/// The check of MXFP8 and MXFP4.
+/// The check of MXFP8, MXFP6 and MXFP4.
 class MxCheck : public QuantizedCheck {
  public:
   MxCheck(const QuantizedGroup& group, Proof& proof, ExpectedMx format)
@@ -22,7 +22,6 @@ class MxCheck : public QuantizedCheck {
 
   /// Quantizes a matrix again and compares it. Each weight has one byte until codes are packed.
   void check_quantized(const EncodedMatrix& m, EncodedResult& result) {
-    const bool fp8 = format_ == ExpectedMx::kMxfp8;
     for_each_row_block(m, [&](int64_t begin, int64_t end) {
       const Floats weights = rows(m, begin, end);
       Bytes codes(weights.size()), scales(weights.size() / kMxGroup);
@@ -37,7 +36,7 @@ class MxCheck : public QuantizedCheck {
               expect_mx_block(format_, rule_.arithmetic.text(), weight_type_, row.subspan(k, kMxGroup), own);
           scales[at / kMxGroup] = scale;
           for (size_t i = 0; i < own.size(); ++i) {
-            back[at + i] = (fp8 ? e4m3_to_float(own[i]) : e2m1_to_float(own[i])) * e8m0_to_float(scale);
+            back[at + i] = number_of(own[i]) * e8m0_to_float(scale);
           }
           lost[r] += expected_lost_mx(rule_.arithmetic.text(), weight_type_, row.subspan(k, kMxGroup),
                                       std::span(back).subspan(at, kMxGroup));
@@ -47,16 +46,36 @@ class MxCheck : public QuantizedCheck {
       add(errors, result.error);
       for (const uint64_t of_row : lost) result.lost += of_row;
       hold(m, EncodedPart::kScales, begin * m.k / kMxGroup, scales, kMxGroup);
-      if (fp8) {
-        hold(m, EncodedPart::kValues, begin * m.k, codes, 1);
-        return;
-      }
-      Bytes packed(codes.size() / 2);
-      for (size_t i = 0; i < packed.size(); ++i) {
-        packed[i] = static_cast<uint8_t>(codes[2 * i] | codes[2 * i + 1] << 4);
-      }
-      hold(m, EncodedPart::kValues, begin * m.k / 2, packed, 2);
+      hold_codes(m, begin, codes);
     });
+  }
+
+  float number_of(uint8_t code) const {
+    return format_ == ExpectedMx::kMxfp8   ? e4m3_to_float(code)
+           : format_ == ExpectedMx::kMxfp6 ? e2m3_to_float(code)
+                                           : e2m1_to_float(code);
+  }
+
+  /// Compares codes, one a byte, of rows from `begin` on with the stored ones.
+  void hold_codes(const EncodedMatrix& m, int64_t begin, const Bytes& codes) {
+    if (format_ == ExpectedMx::kMxfp8) {
+      hold(m, EncodedPart::kValues, begin * m.k, codes, 1);
+      return;
+    }
+    if (format_ == ExpectedMx::kMxfp6) {
+      Bytes packed(codes.size() / 4 * 3);  // bit i of code j is bit 6 j + i
+      for (size_t bit = 0; bit < 6 * codes.size(); ++bit) {
+        if (codes[bit / 6] >> bit % 6 & 1)
+          packed[bit / 8] = static_cast<uint8_t>(packed[bit / 8] | 1u << bit % 8);
+      }
+      hold(m, EncodedPart::kValues, begin * m.k / 4 * 3, packed, 4, 3);
+      return;
+    }
+    Bytes packed(codes.size() / 2);
+    for (size_t i = 0; i < packed.size(); ++i) {
+      packed[i] = static_cast<uint8_t>(codes[2 * i] | codes[2 * i + 1] << 4);
+    }
+    hold(m, EncodedPart::kValues, begin * m.k / 2, packed, 2);
   }
 
   /// Checks MXFP4 in another dialect's spelling, or its codes as E4M3 under the same scales.
@@ -73,10 +92,14 @@ class MxCheck : public QuantizedCheck {
       Bytes values;
       for (const uint8_t byte : from.codes) {
         for (const unsigned code : {byte & 15u, byte >> 4 & 15u}) {
-          values.push_back(e4m3_from_float(e2m1_to_float(code)));
+          unsigned wide = e4m3_from_float(e2m1_to_float(code));
+          // E2M3 counts eighths below 2, quarters below 4 and halves from there on.
+          constexpr unsigned kSixes[] = {0, 4, 8, 12, 16, 20, 24, 28};
+          if (format_ == ExpectedMx::kMxfp6) wide = kSixes[code % 8] | (code & 8u) << 2;
+          values.push_back(static_cast<uint8_t>(wide));
         }
       }
-      hold(m, EncodedPart::kValues, begin * m.k, values, 1);
+      hold_codes(m, begin, values);
     });
   }
 

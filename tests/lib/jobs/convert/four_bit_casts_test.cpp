@@ -305,6 +305,23 @@ TEST_CASE("MXFP4 becomes MXFP8 with the same scales, and MXFP4 of another dialec
   }
 }
 
+TEST_CASE("MXFP4 becomes MXFP6 with the same scales and the same numbers") {
+  const Scratch scratch;
+  const Mxfp4 from(-120, 100, 6);
+  from.write(scratch / "src");
+  convert(scratch / "src", scratch / "6", rule_to("mxfp6", "compressed-tensors", "", "", "strict"));
+  const ReadTensors six = read_tensors(scratch / "6");
+  CHECK(six.at(kName + ".weight_scale").bytes == from.scales);
+  const std::vector<uint8_t>& packed = six.at(kName + ".weight_packed").bytes;
+  REQUIRE(packed.size() == static_cast<size_t>(kRows * kK / 4 * 3));
+  for (int64_t i = 0; i < kRows * kK; ++i) {
+    const auto at = static_cast<size_t>(i / 4 * 3);
+    const unsigned word = packed[at] | packed[at + 1] << 8 | packed[at + 2] << 16;
+    REQUIRE(e2m3_to_float(word >> 6 * (i % 4) & 63u) == e2m1_to_float(from.code(i)));
+  }
+  check_valid(scratch / "src", scratch / "6");
+}
+
 TEST_CASE("a scale of MXFP4 that is NaN is refused by every cast") {
   const Scratch scratch;
   Mxfp4 from(-10, -6, 4);

@@ -362,9 +362,10 @@ TEST_CASE("experts without gate are refused by the layout that interleaves gate 
 TEST_CASE("an unknown layout is refused") {
   OneRule recipe;
   recipe.to = "v9";
-  CHECK(contains(refusal(sound(), "{}", recipe),
-                 "--to: expected one of v7, v7-packed, g8, nvfp4, fp8, mxfp8, mxfp4, bf16, keep, prune, "
-                 "quantize, found 'v9'"));
+  CHECK(
+      contains(refusal(sound(), "{}", recipe),
+               "--to: expected one of v7, v7-packed, g8, nvfp4, fp8, mxfp8, mxfp6, mxfp4, bf16, keep, prune, "
+               "quantize, found 'v9'"));
 }
 
 TEST_CASE("a tensor that has the name of a converted one is refused") {

@@ -36,6 +36,12 @@ int check_file(const std::string& name, const std::string& to, const char* arith
         codes[i] = static_cast<uint8_t>(codes[2 * i] | codes[2 * i + 1] << 4);
       }
       codes.resize(codes.size() / 2);
+    } else if (format == ExpectedMx::kMxfp6) {
+      for (size_t i = 0; i < codes.size(); i += 4) {
+        const int word = codes[i] + codes[i + 1] * 64 + codes[i + 2] * 4096 + codes[i + 3] * 262144;
+        for (size_t j = 0; j < 3; ++j) codes[i / 4 * 3 + j] = static_cast<uint8_t>(word >> 8 * j);
+      }
+      codes.resize(codes.size() / 4 * 3);
     }
     CHECK(differences(scales, golden.bytes(key + "block_scale")) == "");
     CHECK(differences(codes, golden.bytes(key + "codes")) == "");
@@ -46,11 +52,12 @@ int check_file(const std::string& name, const std::string& to, const char* arith
 
 }  // namespace
 
-TEST_CASE("the proof's MXFP8 and MXFP4 are the producers' own bytes") {
+TEST_CASE("the proof's MXFP8, MXFP6 and MXFP4 are the producers' own bytes") {
   CHECK(check_file("modelopt_mxfp8", "mxfp8", "modelopt") == 30);
   CHECK(check_file("modelopt_mxfp4", "mxfp4", "modelopt") == 30);
   CHECK(check_file("compressed_tensors_mxfp8", "mxfp8", "compressed-tensors") == 29);
   CHECK(check_file("compressed_tensors_mxfp4", "mxfp4", "compressed-tensors") == 29);
+  CHECK(check_file("compressed_tensors_mxfp6", "mxfp6", "compressed-tensors") == 32);
 }
 
 TEST_CASE("the proof's FP8 scales and bytes agree with the encoder's") {

@@ -195,7 +195,8 @@ TEST_CASE("errors in a recipe name line, column and key") {
   CHECK(refusal("format: 1\nrules: [{match: [ä, öü, ä], to: keep}]")
             .starts_with(R"(r.yaml:2:25: rules[0].match[2]: expected each entry once, found "ä" again)"));
   CHECK(refusal("format: 1\r\nrules:\r\n- {match: a, to: v8}\r\n") ==
-        "r.yaml:3:18: rules[0].to: expected keep, bf16, fp8, mxfp8, mxfp4, nvfp4, v7, v7-packed or g8, found "
+        "r.yaml:3:18: rules[0].to: expected keep, bf16, fp8, mxfp8, mxfp6, mxfp4, nvfp4, v7, v7-packed or "
+        "g8, found "
         "\"v8\"");
   CHECK(refusal("format: 1\ndialect: gguf\nrules: [{match: a, to: keep}]")
             .starts_with("r.yaml:2:10: dialect: expected modelopt, compressed-tensors"));
