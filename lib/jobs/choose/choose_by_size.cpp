@@ -99,7 +99,7 @@ void SizeChooser::plan_menu() {
     if (format == kStays) return "";
     try {
       auto linears = std::make_shared<const SolvedLinears>(
-          source_, recipe_of({rule_of_format(format, base_)}), compute());
+          source_, recipe_of({without_solving(rule_of_format(format, base_))}), compute());
       std::string refusal = find_engine_refusal(engine, opened_, linears->plan());
       if (refusal.empty()) menu_.push_back({format, std::move(linears)});
       return refusal;
@@ -137,7 +137,8 @@ void SizeChooser::plan_menu() {
 /// Leaves units out of which the text gives no statistics. Those are of the linears that can be NVFP4.
 void SizeChooser::leave_uncollected() {
   if (!request_.statistics.empty()) return;
-  const SolvedLinears collected(source_, recipe_of({rule_of_format("nvfp4", base_)}), compute());
+  const SolvedLinears collected(source_, recipe_of({without_solving(rule_of_format("nvfp4", base_))}),
+                                compute());
   std::erase_if(units_, [&](const SizedUnit& unit) {
     return !std::all_of(unit.modules.begin(), unit.modules.end(),
                         [&](const std::string& name) { return collected.all().contains(name); });
@@ -284,9 +285,11 @@ Recipe SizeChooser::chosen_recipe(const SizeChoice& choice) const {
 }
 
 void SizeChooser::check_mix(SizeChoice& choice) const {
-  const Checkpoint source =
-      open_to_convert(source_, choice.recipe, options_.io, limits_for(compute()), compute());
-  const Plan plan = make_plan(source, choice.recipe, limits_for(compute()));
+  Recipe recipe = choice.recipe;
+  for (Rule& rule : recipe.rules) rule = without_solving(std::move(rule));
+  const MemoryLimits limits = limits_for(compute());
+  const Checkpoint source = open_to_convert(source_, recipe, options_.io, limits, compute());
+  const Plan plan = make_plan(source, recipe, limits);
   const std::string refusal = find_engine_refusal(output_engine(request_.engine), opened_, plan);
   if (!refusal.empty()) {
     throw Error(fmt::format("{}: expected formats that {} loads beside each other, found {}; choose fewer",

@@ -84,6 +84,12 @@ Rule rule_of_format(std::string_view format, const Rule& base) {
   return rule;
 }
 
+Rule without_solving(Rule rule) {
+  rule.method = {}, rule.sweeps = -1;
+  rule.shrink = {}, rule.scale_search = -1;
+  return rule;
+}
+
 std::string find_engine_refusal(const OutputEngine& engine, const Checkpoint& source, const Plan& plan) {
   if (engine.name.empty()) return "";
   if (!plan.config.layouts.empty())

@@ -38,6 +38,9 @@ Rule rule_of_format(std::string_view format, const Rule& base);
 /// cannot.
 Rule rule_of_format(std::string_view format, const Rule& base, const Checkpoint& source);
 
+/// A rule without its settings of statistics, for plans that need none.
+Rule without_solving(Rule rule);
+
 /// The reason why an engine does not load an output: "vLLM has no loader ...". Empty if it does.
 std::string find_engine_refusal(const OutputEngine& engine, const Checkpoint& source, const Plan& plan);
 
