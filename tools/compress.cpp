@@ -13,18 +13,21 @@
 #include "lib/base/findings/error_kinds.h"
 #include "lib/base/io/file.h"
 #include "lib/base/io/file_states.h"
+#include "lib/jobs/choose/choose_by_size.h"
 #include "lib/jobs/compress/compress_checkpoint.h"
 #include "lib/recipe/statistics/statistics.h"
 #include "lib/report/report.h"
 #include "lib/run/eval/evaluate.h"
 #include "lib/source/hub/remote_source.h"
 #include "lib/write/output/destination.h"
+#include "lib/write/transform/open_to_convert.h"
 #include "lib/write/view/layout_choice.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/conversion_options.h"
 #include "tools/cli/option_values.h"
 #include "tools/cli/plan_text.h"
 #include "tools/cli/recipe_options.h"
+#include "tools/cli/size_options.h"
 
 namespace twofour {
 namespace {
@@ -36,6 +39,7 @@ constexpr std::string_view kSolvingKeys[] = {keys::kMethod, keys::kSweeps, keys:
 struct CompressArguments {
   ConversionOptions common;
   RecipeOptions recipe;
+  SizeOptions size;
   TokenOptions input;
   std::string sequential = "group", token_weights, keep_statistics, budget_statistics;
   std::optional<int64_t> context, limit;
@@ -69,8 +73,9 @@ void take_solving_settings(const CompressArguments& o, Rule& rule) {
 
 void check_options(const CompressArguments& o) {
   if (!o.recipe.html.empty()) check_report_file(o.recipe.html);
+  check_size_options(o.size);
   const bool has_budget = o.recipe.budget.is_given();
-  if (has_budget != !o.budget_statistics.empty())
+  if (has_budget != !o.budget_statistics.empty() && !o.size.is_given())
     throw Error(fmt::format("{}: expected {} beside it, found none",
                             has_budget ? "--budget" : "--budget-stats",
                             has_budget ? "--budget-stats" : "--budget"));
@@ -100,7 +105,8 @@ Recipe rules_of(const CompressArguments& o, Device device, const Common& common)
   RecipeOptions words = o.recipe;
   words.html.clear();  // the report is of the whole run
   if (words.layout == "nvfp4") words.layout = "quantize";
-  words.statistics = o.budget_statistics;
+  if (o.size.is_given()) words.layout = "quantize";
+  words.statistics = o.size.is_given() ? "" : o.budget_statistics;
   for (const std::string_view key : kSolvingKeys) words.words.erase(key);
   words.collects_statistics = true;
   Recipe recipe = make_recipe(words, o.common);
@@ -142,8 +148,8 @@ CompressTexts texts_of(const CompressArguments& o) {
 }
 
 void write_compress_report(const CompressArguments& o, const CompressTexts& texts,
-                           const CompressedCheckpoint::Written& written, Device device,
-                           const Common& common) {
+                           const CompressedCheckpoint::Written& written,
+                           const std::optional<SizeChoice>& choice, Device device, const Common& common) {
   CompressionFacts facts{o.common.source, o.common.destination};
   facts.windows = static_cast<int64_t>(texts.input.windows.size());
   for (const auto& window : texts.input.windows) facts.tokens += static_cast<int64_t>(window.size());
@@ -160,31 +166,41 @@ void write_compress_report(const CompressArguments& o, const CompressTexts& text
       facts.heldout = evaluate(artifact, &model, texts.heldout, progress);
     });
   }
-  write_report(o.recipe.html, compress_report(written.result.modules, facts));
+  Report report = compress_report(written.result.modules, facts);
+  if (choice) add_size_choice(*choice, report);
+  write_report(o.recipe.html, report);
 }
 
-int show_plan(const CompressArguments& o, const Compression& compression, Device device,
-              const Common& common) {
-  const CompressNeeds needs = compression.needs();
-  const Plan& plan = compression.linears().plan();
+/// What --dry-run shows of the statistics to collect. Nothing if no weights are chosen by statistics.
+Json needs_to_json(const CompressNeeds& needs, const std::string& destination) {
+  return {{"tokens", needs.tokens},
+          {"entries", needs.entries},
+          {"statistics_bytes", needs.statistics_bytes},
+          {"work_bytes", needs.work_bytes},
+          {"work", work_folder_of(destination).string()},
+          {"peak_memory", needs.peak_memory}};
+}
+
+int show_plan(const CompressArguments& o, const Checkpoint& source, const Plan& plan,
+              const std::optional<CompressNeeds>& needs, const std::optional<SizeChoice>& choice,
+              Device device, const Common& common) {
   if (common.json) {
-    Json json = plan_to_json(compression.linears().source(), plan, common.jobs, device);
-    json["compress"] = {{"tokens", needs.tokens},
-                        {"entries", needs.entries},
-                        {"statistics_bytes", needs.statistics_bytes},
-                        {"work_bytes", needs.work_bytes},
-                        {"work", work_folder_of(o.common.destination).string()},
-                        {"peak_memory", needs.peak_memory}};
+    Json json = plan_to_json(source, plan, common.jobs, device);
+    if (needs) json["compress"] = needs_to_json(*needs, o.common.destination);
+    if (choice) json["choice"] = size_choice_to_json(*choice);
     print_json(json);
     return kDone;
   }
-  print_stdout(
-      "would collect {} of {} tokens first, {} of statistics, with {} in {} meanwhile and at most {} of "
-      "memory beside the mapped weights\n",
-      counted(needs.entries, "entry", "entries"), needs.tokens, format_bytes(needs.statistics_bytes),
-      format_bytes(needs.work_bytes), work_folder_of(o.common.destination).string(),
-      format_bytes(needs.peak_memory));
-  print_planned(o.common.destination, compression.linears().source(), plan, device, common);
+  if (choice) print_stdout("{}\n{}", size_summary(*choice), size_curve_text(*choice));
+  if (needs) {
+    print_stdout(
+        "would collect {} of {} tokens first, {} of statistics, with {} in {} meanwhile and at most {} of "
+        "memory beside the mapped weights\n",
+        counted(needs->entries, "entry", "entries"), needs->tokens, format_bytes(needs->statistics_bytes),
+        format_bytes(needs->work_bytes), work_folder_of(o.common.destination).string(),
+        format_bytes(needs->peak_memory));
+  }
+  print_planned(o.common.destination, source, plan, device, common);
   return kDone;
 }
 
@@ -200,20 +216,70 @@ int with_inputs(const FileStates& inputs, Work&& work) {
   }
 }
 
-int compress(const CompressArguments& o, const Destination& destination, Device device,
-             const Common& common) {
-  const Recipe recipe = rules_of(o, device, common);
-  const CompressTexts texts = texts_of(o);
+/// Collects statistics, solves by them and writes, or with --dry-run shows what would be done.
+int collect_and_write(const CompressArguments& o, const Destination& destination, const Recipe& recipe,
+                      const CompressTexts& texts, const std::optional<SizeChoice>& choice, Device device,
+                      const Common& common) {
   CompressedCheckpoint made(o.common.source, destination, recipe, texts.input, o.keep_statistics,
                             convert_options(o.common, device, common));
-  if (o.common.dry_run) return show_plan(o, made.compression(), device, common);
+  if (o.common.dry_run) {
+    const SolvedLinears& linears = made.compression().linears();
+    return show_plan(o, linears.source(), linears.plan(), made.compression().needs(), choice, device, common);
+  }
   if (o.common.check) with_progress(common, [&](Progress& progress) { check_hashes(o.common, progress); });
   with_progress(common, [&](Progress& progress) { made.collect(progress); });
   std::optional<CompressedCheckpoint::Written> written;
   with_progress(common, [&](Progress& progress) { written = made.write(progress); });
-  if (!o.recipe.html.empty()) write_compress_report(o, texts, *written, device, common);
+  if (!o.recipe.html.empty()) write_compress_report(o, texts, *written, choice, device, common);
+  if (choice && !common.json && !common.quiet) print_stdout("{}\n", size_summary(*choice));
   print_conversion(o.common, written->plan, written->result, device, common);
   return kDone;
+}
+
+/// Writes formats that no statistics choose the weights of.
+int only_write(const CompressArguments& o, const Destination& destination, const SizeChoice& choice,
+               Device device, const Common& common) {
+  const Compute compute = solver_of(common, device);
+  const MemoryLimits limits = limits_for(compute);
+  const Checkpoint source =
+      open_to_convert(o.common.source, choice.recipe, parse_io(o.common.io), limits, compute);
+  const Plan plan = make_plan(source, choice.recipe, limits);
+  if (o.common.dry_run) return show_plan(o, source, plan, std::nullopt, choice, device, common);
+  if (!common.json && !common.quiet) print_stdout("{}\n", size_summary(choice));
+  return write_checkpoint(destination, o.common, source, plan, nullptr, common);
+}
+
+/// Chooses formats by a size, and writes them.
+int compress_to_size(const CompressArguments& o, const Destination& destination, const Recipe& base,
+                     const CompressTexts& texts, Device device, const Common& common) {
+  ConvertOptions options = convert_options(o.common, device, common);
+  options.existing = destination.existing();
+  SizeChooser chooser(o.common.source, o.common.destination, size_request(o.size, base, o.budget_statistics),
+                      texts.input, options);
+  std::optional<SizeChoice> choice;
+  with_progress(common, [&](Progress& progress) { choice = chooser.choose(progress); });
+  for (Rule& rule : choice->recipe.rules) rule.measures_rounding = !o.recipe.html.empty();
+  const auto& rules = choice->recipe.rules;
+  const bool solves = std::any_of(rules.begin(), rules.end(), [](const Rule& rule) {
+    return can_solve(rule) && rule.method != SolveBy::kMagnitude;
+  });
+  if (!o.recipe.html.empty() && (o.common.dry_run || !solves))
+    write_report(o.recipe.html, size_report(*choice, "compress", o.common.source));
+  if (o.common.dry_run) chooser.finish_dry_run();
+  if (!solves && !o.keep_statistics.empty())
+    throw Error("--keep-stats: expected a format whose weights statistics choose, found none in the choice");
+  const int code = solves ? collect_and_write(o, destination, choice->recipe, texts, choice, device, common)
+                          : only_write(o, destination, *choice, device, common);
+  chooser.finish();
+  return code;
+}
+
+int compress(const CompressArguments& o, const Destination& destination, Device device,
+             const Common& common) {
+  const Recipe recipe = rules_of(o, device, common);
+  const CompressTexts texts = texts_of(o);
+  if (o.size.is_given()) return compress_to_size(o, destination, recipe, texts, device, common);
+  return collect_and_write(o, destination, recipe, texts, std::nullopt, device, common);
 }
 
 int run_compress(const CompressArguments& given, const Common& common) {
@@ -246,7 +312,8 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
       .value_name("FILE");
   for (const char* word : {"--to", "--pattern", "--dialect", "--include", "--exclude", "--also"})
     args.at("--recipe").excludes(word);
-  args.exactly_one_of({"--to", "--recipe"});
+  add_size_options(args, o->size);
+  args.exactly_one_of({"--to", "--recipe", "--bits", "--size"});
   args.option(
           "--sequential", o->sequential,
           "Which model the statistics are of. group: one whose groups of linears before are compressed, as "
@@ -273,9 +340,11 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
       .value_name("SHARE")
       .default_text("all is pruned");
   args.option("--budget-stats", o->budget_statistics,
-              "Statistics with fisher_hessian, which say what pruning costs the model")
+              "Statistics with fisher_hessian, which say what pruning costs the model and, with --bits or "
+              "--size, formats; without it these rank by the Hessian")
       .value_name("FILE")
-      .default_text("none: with --budget required");
+      .default_text("none: with --budget required; with --bits or --size collected");
+  for (const char* word : {"--bits", "--size"}) args.at(word).excludes("--pattern").excludes("--budget");
   add_html_option(args, o->recipe.html);
   args.footer(
       "Collects statistics of the inputs of a model's linears, chooses weights by them and writes them: what "

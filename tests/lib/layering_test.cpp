@@ -374,27 +374,13 @@ Rooms allowed_elsewhere() {
                                 "GatheredRows", "KeptTensor", "LayoutMatrix", "LinearRewrite",
                                 "ModuleRewrite", "PrunedCodes", "StackedExperts", "WidenedWeights"})
     allowed[rewritten] = {"write/transform", "prove/validate"};
-  for (const char* function : {"append",
-                               "begin_sequence",
-                               "close_checkpoint",
-                               "close_model",
-                               "close_tokenizer",
-                               "decode",
-                               "encode",
-                               "end_sequence",
-                               "find_token",
-                               "get_model_info",
-                               "list",
-                               "open_checkpoint",
-                               "open_checkpoint_with",
-                               "open_model",
-                               "open_model_on",
-                               "open_model_with",
-                               "open_tokenizer",
-                               "read_bytes",
-                               "read_values",
-                               "token",
-                               "vocabulary_size"})
+  for (const char* function :
+       {"append",          "begin_sequence",       "choose_formats", "close_checkpoint",
+        "close_model",     "close_tokenizer",      "decode",         "encode",
+        "end_sequence",    "find_token",           "get_model_info", "list",
+        "open_checkpoint", "open_checkpoint_with", "open_model",     "open_model_on",
+        "open_model_with", "open_tokenizer",       "read_bytes",     "read_values",
+        "token",           "vocabulary_size"})
     allowed[std::string("twofour_") + function] = {"run/c_api"};
   return allowed;
 }

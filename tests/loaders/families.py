@@ -2,6 +2,7 @@
 import json
 import pathlib
 
+import safetensors.torch
 import torch
 
 import dequantize
@@ -13,6 +14,10 @@ DIALECTS = ("modelopt", "compressed-tensors")
 LAYOUTS = ("v7", "v7-packed", "g8")
 # nemotron_h's experts have no gate, which g8 interleaves with up.
 NO_GATE = ("nemotron_h",)
+# Families of which a mix is chosen by a size.
+BY_SIZE = ("llama", "qwen3", "qwen3_moe")
+# In random matrices this small a wide search leaves more blocks at the largest scale than lint takes for sound.
+SMALL_SCALES = ("--scale-search", "0")
 # Their files have stacks of experts, and transformers 5.17.0 knows no other name for them: it leaves experts one by one,
 # which compressed-tensors needs, and starts from random ones. llm-compressor 0.14.0.1 exports them one by one, too, with
 # the same tensors missing and left over.
@@ -65,6 +70,8 @@ class Family:
         self.microscaling(dialect, kind)
     self.layout_beside_fp8()
     self.fp8()
+    if self.family in BY_SIZE:
+      self.by_size()
 
   def quantize(self, dialect):
     quantized, command = self.out(f"nvfp4-{dialect}"), f"quantize {dialect}"
@@ -213,6 +220,25 @@ class Family:
     if dialect == "compressed-tensors":
       self.check(f"{command}: transformers", lambda: self.load_compressed(folder))
     self.bf16(folder, command)
+
+  def by_size(self):
+    """What compress chooses for vLLM at a size between those of its formats, beside linears in BF16."""
+    command, folder, tokens = "compress by size", self.out("by-size"), self.out("tokens.safetensors")
+    vocabulary = dequantize.read_config(self.source)["vocab_size"]
+    safetensors.torch.save_file({"tokens": torch.arange(1024).reshape(4, 256) ** 2 % vocabulary}, tokens)
+    if not self.check(command, lambda: self.program.make(
+        "compress", self.source, folder, "--tokens", tokens, "--bits", "7", "--for", "vllm", "--menu", "nvfp4,mxfp4,fp8,bf16",
+        *SMALL_SCALES)):
+      return
+    self.check_output(command, folder, self.source)
+    self.check(f"{command}: formats", lambda: self.demand_several(folder))
+    if self.family != "qwen3_moe":  # of which transformers stacks experts
+      self.check(f"{command}: transformers", lambda: self.load_compressed(folder))
+
+  def demand_several(self, folder):
+    kinds = set(dequantize.formats(dequantize.read(folder)).values()) - {"float"}
+    if len(kinds) < 2:
+      raise AssertionError(f"expected a mix, found {sorted(kinds)}")
 
   def layout_beside_fp8(self):
     """A recipe: attention in FP8, experts or MLPs in v7. It is a source like others."""

@@ -219,6 +219,16 @@ class Results(Scratch):
         with self.assertRaises(twofour.Interrupted):
             twofour.Model(self.model).generate([1], 3, progress=lambda *now: True)
 
+    def test_formats_by_a_size(self) -> None:
+        units = [[(4, 1.0), (8, 0.25)], [(4, 3.0), (6, 0.5), (8, 0.0)], [(2, 0.0)]]
+        for limit, chosen in ((10, [0, 0, 0]), (12, [0, 1, 0]), (16, [1, 1, 0]), (10**9, [1, 2, 0])):
+            self.assertEqual(twofour.choose_formats(units, limit), chosen)
+        self.assertEqual(twofour.choose_formats([], 0), [])
+        for wrong, limit, reason in ((units, 9, "expected a size of 10 or more"), ([[]], 1, "expected 1 or more, found 0"),
+                                     ([[(1, -1.0)]], 1, "expected a loss of 0 or more")):  # fmt: skip
+            with self.assertRaisesRegex(twofour.Error, reason):
+                twofour.choose_formats(wrong, limit)
+
     def test_tokens_of_a_text_and_back(self) -> None:
         with twofour.Tokenizer(self.model) as tokenizer:
             self.assertEqual(tokenizer.encode("abcab"), [257, 256])

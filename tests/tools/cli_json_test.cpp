@@ -254,6 +254,8 @@ TEST_CASE("every document of --json is as tools/JSON.md describes it") {
   Words dry = compress, again = compress;
   dry.push_back("--dry-run");
   hold("convert --dry-run", dry);
+  hold("convert --dry-run", {"compress", in("model"), in("sized"), "--tokens", in("tokens.safetensors"),
+                             "--bits", "7", "--menu", "nvfp4,fp8,bf16", "--dry-run"});
   hold("convert", compress);
   again.push_back("--resume");
   hold("convert", again);

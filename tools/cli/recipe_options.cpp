@@ -12,6 +12,7 @@
 #include "lib/base/findings/suggest.h"
 #include "lib/base/io/file.h"
 #include "lib/recipe/artifact/layout_names.h"
+#include "lib/recipe/artifact/manifest.h"
 #include "lib/recipe/artifact/recipe_file.h"
 #include "lib/recipe/artifact/yaml.h"
 #include "lib/write/plan/method.h"
@@ -96,8 +97,8 @@ void add_recipe_options(Arguments& args, RecipeOptions& o, RuleCommand command) 
   if (!converts) return;
   args.option(
           "--recipe", o.recipe,
-          "Rules in place of --to: a YAML or JSON file, or a name that twofour recipes lists; see twofour "
-          "help recipes")
+          "Rules in place of --to: a YAML or JSON file, a name that twofour recipes lists, or the "
+          "twofour.json of an artifact; see twofour help recipes")
       .value_name("FILE");
   exclude_rule_settings(args, "--recipe");
 }
@@ -209,7 +210,26 @@ void take_masks(const RecipeOptions& o, std::vector<Rule*> rules) {
     throw Error("--mask: expected a layout, rule or command with a pattern beside it, found none");
 }
 
+bool is_manifest(const std::string& name) {
+  return std::filesystem::path(name).filename() == kManifestName;
+}
+
+/// The rules by which an artifact was made, with every default, from its twofour.json.
+Recipe read_manifest_recipe(const std::string& name) {
+  if (const std::string problem = integrity_error(InputFile(name)); !problem.empty())
+    throw Error(fmt::format("{}: {}", name, problem));
+  const Json json = parse_json(name, read_text(name));
+  if (!json.contains("recipe")) throw Error(fmt::format("{}: expected a recipe, found none", name));
+  Recipe recipe = recipe_from_json(name, json.at("recipe"));
+  if (recipe.edit || recipe.rules.empty()) {
+    throw Error(fmt::format("{}: expected rules, found the recipe of a changed checkpoint; run that command",
+                            name));
+  }
+  return recipe;
+}
+
 Recipe find_recipe(const std::string& name) {
+  if (is_manifest(name)) return read_manifest_recipe(name);
   std::error_code error;
   if (name.find_first_of("/.") != name.npos || std::filesystem::exists(name, error))
     return read_recipe(name, read_text(name, kLongestYaml));
@@ -229,6 +249,11 @@ Recipe open_recipe(const RecipeOptions& o) {
                             spelled(word.key, Author::kPrompt)));
   }
   Recipe recipe = find_recipe(o.recipe);
+  if (is_manifest(o.recipe)) {
+    open_statistics(recipe, o.statistics);
+    open_masks(recipe, o.mask);
+    return recipe;
+  }
   std::vector<Rule*> rules;
   for (Rule& rule : recipe.rules) rules.push_back(&rule);
   take_masks(o, rules);

@@ -199,6 +199,12 @@ def docstring(command: Command, documents: list[Document]) -> str:
     return f'    """{body}\n    """\n'
 
 
+def handed(name: str) -> str:
+    """An option as an argument of a call. A name that is a word of Python cannot stand before "="."""
+    argument = identifier(name)
+    return f"{name}={argument}" if argument == name else f'**{{"{name}":{argument}}}'
+
+
 def function(command: Command, documents: list[Document]) -> str:
     variadic = command.name == "stats"
     parameters, passed = [], []
@@ -245,7 +251,7 @@ def function(command: Command, documents: list[Document]) -> str:
     text += f"{'' if text else chr(10)}{chr(10) if not text else ''}@explained\ndef {command.name}(\n"
     text += "".join(f"    {parameter},\n" for parameter in parameters) + f") -> {result}:\n"
     text += docstring(command, documents)
-    given = "".join(f", {option.name}={identifier(option.name)}" for option in command.options)
+    given = "".join(f", {handed(option.name)}" for option in command.options)
     places = "".join(f", {place}" for place in passed)
     name_text = f'"{command.name}"'
     values = textwrap.fill(

@@ -33,14 +33,15 @@ std::string spelled(std::string_view key, std::string_view value, Author author)
 /// The options whose names or values appear in messages of lib, besides the settings of rules
 /// (lib/recipe/settings). The program defines these options, and a test checks that it defines each of them.
 namespace options {
-inline constexpr OptionName kAgainst = "against", kAlso = "also", kAt = "at", kBudget = "budget",
-                            kCache = "cache", kCacheSize = "cache_size", kDialect = "dialect",
-                            kDonor = "donor", kExclude = "exclude", kExperts = "experts",
-                            kExplain = "explain", kFailOn = "fail_on", kFollowLinks = "follow_links",
-                            kForce = "force", kHtml = "html", kInclude = "include", kJson = "json",
-                            kKeepStats = "keep_stats", kMask = "mask", kMaxLoss = "max_loss",
-                            kMaxShardSize = "max_shard_size", kModules = "modules", kProfile = "profile",
-                            kResume = "resume", kRule = "rule", kSequential = "sequential", kStats = "stats",
+inline constexpr OptionName kAgainst = "against", kAlso = "also", kAt = "at", kBits = "bits",
+                            kBudget = "budget", kCache = "cache", kCacheSize = "cache_size",
+                            kDialect = "dialect", kDonor = "donor", kExclude = "exclude",
+                            kExperts = "experts", kExplain = "explain", kFailOn = "fail_on",
+                            kFollowLinks = "follow_links", kForce = "force", kHtml = "html",
+                            kInclude = "include", kJson = "json", kKeepStats = "keep_stats", kMask = "mask",
+                            kMaxLoss = "max_loss", kMaxShardSize = "max_shard_size", kMenu = "menu",
+                            kModules = "modules", kProfile = "profile", kResume = "resume", kRule = "rule",
+                            kSequential = "sequential", kSize = "size", kStats = "stats",
                             kStrictStats = "strict_stats", kTake = "take", kTensor = "tensor", kText = "text",
                             kTokenWeights = "token_weights", kWriteBaseline = "write_baseline",
                             kZeroPoints = "zero_points";

@@ -37,6 +37,13 @@ class SolvedLinears {
   /// The conversion that the recipe describes.
   const Plan& plan() const { return plan_; }
   const Checkpoint& source() const { return source_.shown; }
+  /// Calls f(checkpoint, group) for each group, with the checkpoint that has its linears.
+  template <class F>
+  void for_each_group(F&& f) const {
+    for (const Source& s : sources_) {
+      for (const QuantizedGroup* group : s.groups) f(*s.checkpoint, *group);
+    }
+  }
   /// The largest number of bytes of memory that encoding needs, without the program.
   uint64_t peak_memory(int jobs) const;
 

@@ -292,6 +292,13 @@ TWOFOUR_API int twofour_token(const twofour_tokenizer* tokenizer, int32_t id, ch
 /* Finds the id of a token by its text as the file has it; -1 if there is none. Since ABI 6. */
 TWOFOUR_API int twofour_find_token(const twofour_tokenizer* tokenizer, const char* token, int32_t* id);
 
+/* Chooses an option for each of `units` units, so that the sum of costs is at most `limit` and the sum of
+ * losses is least, as compress --bits chooses formats. Unit u has counts[u] options. Their costs and losses
+ * follow those of the units before. chosen[u] becomes the index of its option, from 0. A limit below the
+ * least sum is an error. Since ABI 6. */
+TWOFOUR_API int twofour_choose_formats(int64_t units, const int64_t* counts, const uint64_t* costs,
+                                       const double* losses, uint64_t limit, int64_t* chosen);
+
 /* Reports the progress of a command: `done` of `total` bytes. Returns 0 to continue, any other number to
  * stop the command. */
 typedef int (*twofour_progress)(void* user, const char* phase, uint64_t done, uint64_t total);

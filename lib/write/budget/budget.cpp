@@ -17,6 +17,7 @@
 #include "lib/base/names/natural.h"
 #include "lib/base/names/pattern.h"
 #include "lib/recipe/artifact/open_unpacked.h"
+#include "lib/write/budget/token_counts.h"
 #include "lib/write/encode/quantized_group.h"
 #include "lib/write/plan/auxiliary_files.h"
 #include "lib/write/plan/plan.h"
@@ -71,41 +72,6 @@ std::string unit_of(const EncodedMatrix& m, const std::vector<EncodedMatrix>& gr
 uint64_t bytes_of_matrix(const EncodedMatrix& m) {
   const auto weights = static_cast<uint64_t>(m.rows) * static_cast<uint64_t>(m.k);
   return weights / 2 + weights / kGroup;
-}
-
-/// The number of tokens that a matrix sees. The loss of the model by a change is a sum over these tokens. If
-/// experts share an entry, each expert gets the count in the entry of its own down, or an equal part if there
-/// is no such entry.
-double tokens_of(const Statistics& s, const EncodedMatrix& m) {
-  const StatisticsEntry& entry = *m.solving.entry;
-  const auto all = static_cast<double>(entry.count);
-  const auto name = parse_module_name(m.name);
-  if (!name || name->kind != BlockKind::kRoutedExperts) return all;
-  std::set<int64_t> experts;
-  int64_t stacked = 0;
-  for (const std::string& member : entry.members) {
-    const auto other = parse_module_name(member);
-    if (!other || other->kind != BlockKind::kRoutedExperts) continue;
-    if (other->expert < 0) stacked = m.source->e;
-    experts.insert(other->expert);
-  }
-  const int64_t shared = std::max(stacked, static_cast<int64_t>(experts.size()));
-  if (shared < 2) return all;
-  const StatisticsEntry* down =
-      s.find(fmt::format("{}.{}.{}", name->block, name->expert, name->naming->down));
-  if (down != nullptr && down->members.size() == 1) return static_cast<double>(down->count);
-  return all / static_cast<double>(shared);
-}
-
-/// The number of tokens that the model saw. It is the count of any linear that sees all tokens.
-double tokens_of_model(const Statistics& s) {
-  int64_t all = 0, of_experts = 0;
-  for (const StatisticsEntry& e : s.entries()) {
-    const auto name = parse_module_name(e.members[0]);
-    const bool routed = name && name->kind == BlockKind::kRoutedExperts;
-    (routed ? of_experts : all) = std::max(routed ? of_experts : all, e.count);
-  }
-  return static_cast<double>(std::max<int64_t>(1, all > 0 ? all : of_experts));
 }
 
 std::vector<GroupEncoding> groups_of(const Transformations& transformations) {
@@ -247,7 +213,7 @@ std::vector<PruningUnit> units_of(const std::vector<GroupEncoding>& pruned,
         // A matrix that is not solved, for example a matrix of zeros, has no loss.
         const double mean = g.results[i].output.expected_loss;
         f(unit_of(m, g.group->matrices(), by_blocks), m,
-          mean == 0 ? 0 : mean * tokens_of(statistics, m) / tokens);
+          mean == 0 ? 0 : mean * tokens_of(statistics, *m.solving.entry, m) / tokens);
       }
     }
   };

@@ -14,6 +14,7 @@ FileNotFoundError, FileExistsError and ValueError. twofour.integrations has tran
 
 from . import _functions, documents
 from ._checkpoint import Checkpoint, Matrix, Module, Tensor, open
+from ._choice import choose_formats
 from ._commands import command, has_cuda, version
 from ._errors import (
     ArgumentError,
@@ -56,6 +57,7 @@ __all__ = [
     "Tensor",
     "Tokenizer",
     "__version__",
+    "choose_formats",
     "command",
     "documents",
     "has_cuda",

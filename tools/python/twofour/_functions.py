@@ -377,8 +377,8 @@ def convert(
         draft_experts: "keep", "cast": Routed experts of layers that predict further tokens (DeepSeek-V4's mtp): keep
             leaves them as they are, which SGLang reads beside NVFP4 experts; cast converts them as the others, which vLLM
             expects (default: as include and also say)
-        recipe: path: Rules in place of to: a YAML or JSON file, or a name that twofour.recipes() lists; see
-            help(twofour.recipes)
+        recipe: path: Rules in place of to: a YAML or JSON file, a name that twofour.recipes() lists, or the twofour.json
+            of an artifact; see help(twofour.recipes)
         strict_stats: True or False: Refuse statistics of other weights of the same model, as those of the BF16 model for
             its quantized copy, or of weights that nothing names (default: False)
         method: "joint", "gptq", "wanda", "rtn", "magnitude": How: joint chooses mask, scales and codes together, gptq the
@@ -760,6 +760,10 @@ def compress(
     pattern: Optional[Literal["2:4", "4:8-paired"]] = None,
     dialect: Optional[Literal["modelopt", "compressed-tensors"]] = None,
     recipe: Optional[Path] = None,
+    bits: Optional[float] = None,
+    size: Optional[Union[int, str]] = None,
+    menu: Optional[Union[Literal["nvfp4", "fp8", "mxfp8", "mxfp4", "bf16", "v7", "v7-packed", "g8"], Sequence[Literal["nvfp4", "fp8", "mxfp8", "mxfp4", "bf16", "v7", "v7-packed", "g8"]]]] = None,
+    for_: Optional[Literal["twofour", "vllm", "sglang", "tensorrt-llm"]] = None,
     sequential: Optional[Literal["group", "layer", "none"]] = None,
     token_weights: Optional[Path] = None,
     keep_stats: Optional[Path] = None,
@@ -801,6 +805,12 @@ def compress(
         pattern: "2:4", "4:8-paired": nvfp4: prune to 2:4 or 4:8-paired (default: none; a layout has its own)
         dialect: "modelopt", "compressed-tensors": nvfp4: names and configuration to write (default: modelopt)
         recipe: path: Rules in place of to: a YAML or JSON file, or a name
+        bits: float: Choose formats by predicted loss: so many bits a weight in the mean, of codes and block scales.
+            Linears that engines fuse get one format. dry_run=True prints the curve (1 to 32)
+        size: int or str: Likewise, so many bytes of tensors: 90GB
+        menu: "nvfp4", "fp8", "mxfp8", "mxfp4", "bf16", "v7", "v7-packed", "g8" or a list of such: Formats to choose among
+            (default: nvfp4,fp8,mxfp4,bf16, as far as the engine loads them)
+        for_: "twofour", "vllm", "sglang", "tensorrt-llm": Choose only what this engine loads (default: twofour)
         sequential: "group", "layer", "none": Which model the statistics are of. group: one whose groups of linears before
             are compressed, as q, k and v are one; what it lacks by then goes into the targets. layer: the same layer by
             layer, in a third of the passes. none: the model as it is (default: group)
@@ -816,8 +826,9 @@ def compress(
         shrink: float: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
         scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7)
         budget: float: Prune this share of the bytes, 0 to 1, the cheapest by budget_stats first (default: all is pruned)
-        budget_stats: path: Statistics with fisher_hessian, which say what pruning costs the model (default: none: with
-            budget required)
+        budget_stats: path: Statistics with fisher_hessian, which say what pruning costs the model and, with bits or size,
+            formats; without it these rank by the Hessian (default: none: with budget required; with bits or size
+            collected)
         html: path: Write a page with heat maps, histograms and findings, for a browser
         include: str or a list of such: Convert only these modules: name, glob or re:regex
         exclude: str or a list of such: Leave these modules as they are
@@ -882,12 +893,12 @@ def compress(
     """
     return cast("documents.Convert", call(
         "compress", source, destination, progress=progress, to=to, pattern=pattern, dialect=dialect, recipe=recipe,
-        sequential=sequential, token_weights=token_weights, keep_stats=keep_stats, context=context, limit=limit,
-        method=method, sweeps=sweeps, shrink=shrink, scale_search=scale_search, budget=budget,
-        budget_stats=budget_stats, html=html, include=include, exclude=exclude, also=also,
-        max_shard_size=max_shard_size, dry_run=dry_run, no_verify=no_verify, check=check, follow_links=follow_links,
-        io=io, force=force, resume=resume, zero_points=zero_points, tokens=tokens, text=text, device=device,
-        jobs=jobs,
+        bits=bits, size=size, menu=menu, **{"for":for_}, sequential=sequential, token_weights=token_weights,
+        keep_stats=keep_stats, context=context, limit=limit, method=method, sweeps=sweeps, shrink=shrink,
+        scale_search=scale_search, budget=budget, budget_stats=budget_stats, html=html, include=include,
+        exclude=exclude, also=also, max_shard_size=max_shard_size, dry_run=dry_run, no_verify=no_verify, check=check,
+        follow_links=follow_links, io=io, force=force, resume=resume, zero_points=zero_points, tokens=tokens,
+        text=text, device=device, jobs=jobs,
     ))  # fmt: skip
 
 
@@ -1759,8 +1770,8 @@ def plan(
         draft_experts: "keep", "cast": Routed experts of layers that predict further tokens (DeepSeek-V4's mtp): keep
             leaves them as they are, which SGLang reads beside NVFP4 experts; cast converts them as the others, which vLLM
             expects (default: as include and also say)
-        recipe: path: Rules in place of to: a YAML or JSON file, or a name that twofour.recipes() lists; see
-            help(twofour.recipes)
+        recipe: path: Rules in place of to: a YAML or JSON file, a name that twofour.recipes() lists, or the twofour.json
+            of an artifact; see help(twofour.recipes)
         keep_global_scale: path: Take the global scales from this NVFP4 checkpoint (directory or file), matched by module
             name, and compare all codes and block scales with its own. A weight of -0 stays -0
         strict_stats: True or False: Refuse statistics of other weights of the same model, as those of the BF16 model for

@@ -118,6 +118,14 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "decode": (c.c_void_p, c.c_void_p, c.c_int64, c.c_int32, _HANDLE, c.POINTER(c.c_uint64)),
     "token": (c.c_void_p, c.c_int32, _HANDLE, c.POINTER(c.c_uint64)),
     "find_token": (c.c_void_p, c.c_char_p, c.POINTER(c.c_int32)),
+    "choose_formats": (
+        c.c_int64,
+        _INT64S,
+        c.POINTER(c.c_uint64),
+        c.POINTER(c.c_double),
+        c.c_uint64,
+        _INT64S,
+    ),
     "command": (c.c_int32, c.POINTER(c.c_char_p), Progress, c.c_void_p, c.POINTER(c.c_int32), _HANDLE),
 }
 #: Functions that free one pointer.

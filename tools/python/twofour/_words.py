@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from typing import Iterable
 
@@ -23,8 +24,14 @@ _FLAGS = {
 }
 
 
-def _argument(command: str, option: str, value: str) -> str:
+def _name(option: str) -> str:
+    """The name of an option's argument: for_ of --for, which is a word of Python."""
     name = option.replace("-", "_")
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
+def _argument(command: str, option: str, value: str) -> str:
+    name = _name(option)
     return f"{name}=True" if option in FLAGS.get(command, ()) else f"{name}={value or '...'}"
 
 
@@ -39,7 +46,7 @@ def _option(match: re.Match[str], flags: Iterable[str]) -> str:
     option, value = match[1], match[2]
     if option not in OPTIONS:
         return match[0]
-    name, rest = option.replace("-", "_"), match[0][len(option) + 2 :]
+    name, rest = _name(option), match[0][len(option) + 2 :]
     if option in flags:
         return f"{name}=True{rest}"
     if value and re.fullmatch(r"\d+", value):

@@ -222,6 +222,7 @@ class ConvertDryRun(TypedDict):
         findings
         budget: `quantize(budget=...)`, `max_loss`
         compress: of `compress`, before it converts
+        choice: `compress(bits=...)`, `size`
     """
 
     schema_version: int
@@ -238,6 +239,7 @@ class ConvertDryRun(TypedDict):
     findings: list[Finding]
     budget: NotRequired[Budget]
     compress: NotRequired[Collecting]
+    choice: NotRequired[SizeChoice]
 
 
 ConvertPlan = TypedDict("ConvertPlan", {
@@ -901,6 +903,30 @@ class Collecting(TypedDict):
     peak_memory: int
 
 
+class SizeChoice(TypedDict):
+    """A part of documents: `size choice`.
+
+    Keys:
+        bits: a weight in the mean, of codes and block scales
+        bytes: of all tensors
+        loss: predicted
+        predictor: what predicted: `fisher_hessian of FILE`
+        is_divergence: the loss is P, in nats a token, and a KL between P and 2 P is expected; otherwise it only ranks
+        is_best: no choice of this size has a smaller predicted loss
+        curve: from the least size on
+        units
+    """
+
+    bits: float
+    bytes: int
+    loss: float
+    predictor: str
+    is_divergence: bool
+    is_best: bool
+    curve: list[SizePoint]
+    units: list[SizedUnit]
+
+
 class Mend(TypedDict):
     """A part of documents: `mend`.
 
@@ -1366,6 +1392,38 @@ class PruningUnit(TypedDict):
     pruned: bool
 
 
+class SizePoint(TypedDict):
+    """A part of documents: `size point`.
+
+    Keys:
+        bits: as of the choice
+        bytes
+        loss
+    """
+
+    bits: float
+    bytes: int
+    loss: float
+
+
+class SizedUnit(TypedDict):
+    """A part of documents: `sized unit`.
+
+    Keys:
+        name
+        modules: linears that get one format
+        weights
+        format: chosen
+        options: in the order of the menu
+    """
+
+    name: str
+    modules: list[str]
+    weights: int
+    format: str
+    options: list[FormatOption]
+
+
 class Setting(TypedDict):
     """A part of documents: `setting`.
 
@@ -1456,3 +1514,19 @@ class FirstDifference(TypedDict):
     k: int
     a: Any
     b: Any
+
+
+class FormatOption(TypedDict):
+    """A part of documents: `format option`.
+
+    Keys:
+        format
+        bits: of codes and block scales of the unit
+        bytes: of all its tensors
+        loss: predicted
+    """
+
+    format: str
+    bits: int
+    bytes: int
+    loss: float
