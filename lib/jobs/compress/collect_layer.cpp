@@ -21,9 +21,11 @@ std::optional<LayerStage> last_of(const std::vector<LayerStage>& stages, LayerHa
   return last;
 }
 
-/// True if the linears of a stage are the last in a half.
-bool ends_half(LayerStage stage) {
-  return stage == LayerStage::kAttentionOutput || stage == LayerStage::kDown;
+/// True if the linears of a stage are the last in their half of a layer.
+bool ends_half(const std::vector<InputGroup>& groups, LayerStage stage) {
+  return std::none_of(groups.begin(), groups.end(), [&](const InputGroup& g) {
+    return half_of(g.stage) == half_of(stage) && g.stage > stage;
+  });
 }
 
 std::vector<bool> groups_with(const std::vector<const LayerEntry*>& entries, size_t groups) {
@@ -53,8 +55,12 @@ const char* stage_word(LayerStage stage) {
       return "o";
     case LayerStage::kFeedForwardInput:
       return "gate/up";
+    case LayerStage::kExpertInput:
+      return "up";
     case LayerStage::kDown:
       return "down";
+    case LayerStage::kExpertOutput:
+      return "latent";
   }
   return "";
 }
@@ -119,7 +125,8 @@ void Compression::collect_round(int64_t layer, const Round& round, double begin,
   }
   std::vector<EntrySums> sums;
   for (size_t i = 0; i < entries.size(); ++i) sums.emplace_back(device_sums_.get());
-  if (!entries.empty() || ends_half(round.back())) {
+  const bool ends = ends_half(groups_of(layer), round.back());
+  if (!entries.empty() || ends) {
     const auto width = static_cast<size_t>(dense_.shape().residual());
     for (const TokenBatch& b : batches_) {
       std::vector<float> dense(b.rows * width), compressed;
@@ -131,7 +138,7 @@ void Compression::collect_round(int64_t layer, const Round& round, double begin,
       for (const LayerHalf half : {LayerHalf::kAttention, LayerHalf::kFeedForward}) {
         if (last_of(round, half)) see_half(layer, half, round, b, dense, compressed, entries, sums);
       }
-      if (ends_half(round.back())) streams_->write(StreamOf::kDense, b.row, dense);
+      if (ends) streams_->write(StreamOf::kDense, b.row, dense);
       advance(begin, collected, b.row + b.rows);
     }
   }
@@ -142,7 +149,7 @@ void Compression::collect_round(int64_t layer, const Round& round, double begin,
     solve_round(layer, round);
     advance(collected, end, static_cast<size_t>(tokens_));
   }
-  if (!ends_half(round.back())) return;
+  if (!ends) return;
   if (is_sequential()) advance_compressed(layer, round);
   streams_->advance(StreamOf::kDense);
 }
@@ -167,8 +174,10 @@ void Compression::see_half(int64_t layer, LayerHalf half, const Round& round, co
         {.watcher = &of_compressed, .last = goes_on ? std::nullopt : std::optional(last), .chosen = &chosen});
   }
   HalfRun run{.watcher = &of_dense};
-  if (!ends_half(last)) run.last = last;
-  if (is_sequential() && last == LayerStage::kDown && experts_of(groups) > 0) {
+  if (!ends_half(groups, last)) run.last = last;
+  const bool sees_experts = half == LayerHalf::kFeedForward &&
+                            std::find(round.begin(), round.end(), LayerStage::kDown) != round.end();
+  if (is_sequential() && sees_experts && experts_of(groups) > 0) {
     // In the dense model, each expert gets the tokens that the compressed model routes to it.
     dense_.run_half(layer, half, parts, dense, {.watcher = &of_dense, .last = last, .given = &chosen});
     run.watcher = nullptr;
