@@ -175,9 +175,7 @@ void Compression::see_half(int64_t layer, LayerHalf half, const Round& round, co
   }
   HalfRun run{.watcher = &of_dense};
   if (!ends_half(groups, last)) run.last = last;
-  const bool sees_experts = half == LayerHalf::kFeedForward &&
-                            std::find(round.begin(), round.end(), LayerStage::kDown) != round.end();
-  if (is_sequential() && sees_experts && experts_of(groups) > 0) {
+  if (is_sequential() && last >= LayerStage::kDown && experts_of(groups) > 0) {
     // In the dense model, each expert gets the tokens that the compressed model routes to it.
     dense_.run_half(layer, half, parts, dense, {.watcher = &of_dense, .last = last, .given = &chosen});
     run.watcher = nullptr;
