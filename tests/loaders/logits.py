@@ -178,7 +178,7 @@ def nemotron_cases(common, moe):
   experts = moe | dict(n_routed_experts=8, moe_shared_expert_intermediate_size=24, num_nextn_predict_layers=0)
   return {
       "nemotron_h": ("nemotron_h", common | mamba | experts | dict(
-          layers_block_type=["linear_attention", "moe", "full_attention", "mlp", "linear_attention"], moe_latent_size=24,
+          layers_block_type=["linear_attention", "moe", "full_attention", "mlp", "linear_attention"], moe_latent_size=16,
           use_bias=True, mlp_bias=True, n_group=4, topk_group=2, num_experts_per_tok=3, routed_scaling_factor=2.5)),
       # transformers clamps time steps in prompts, but not those of single tokens: see whole_prompt().
       "nemotron_h-steps": ("nemotron_h", common | mamba | experts | dict(
