@@ -203,6 +203,7 @@ TEST_CASE("hostile configs of Nemotron-H are refused by name") {
   const auto refused = [&](const char* key, const Json& value, const std::string& expected) {
     CAPTURE(key);
     Json config = golden.config;
+    config["num_hidden_layers"] = 5;
     config[key] = value;
     contains(one_block_refusal(golden, config), std::string(key) + ": expected " + expected);
   };
@@ -210,8 +211,10 @@ TEST_CASE("hostile configs of Nemotron-H are refused by name") {
   refused("layers_block_type", "ME*-M", list);
   refused("layers_block_type", {"mamba", "moe", 3, "mlp", "mamba"}, list + "5 layers");
   refused("layers_block_type", {"mamba", "moe", "sliding_attention", "mlp", "mamba"}, list + "5 layers");
-  refused("layers_block_type", Json::array(), "");
-  refused("num_hidden_layers", 4, "");
+  refused("layers_block_type", Json::array(), list + "5 layers, found []");
+  Json fewer = golden.config;
+  fewer["num_hidden_layers"] = 4;
+  contains(one_block_refusal(golden, fewer), "layers_block_type: expected " + list + "4 layers");
   refused("hybrid_override_pattern", "MM*-M", "ME*-M, the kinds of layers_block_type");
   for (const char* pattern : {"ME*X-", "ME*-MM", ""}) {
     Json config = published_config(golden, pattern);
