@@ -21,6 +21,7 @@ class Checkpoint:
         for name in f.keys():
           self.shapes[name] = tuple(f.get_slice(name).get_shape())
           self.files[name] = file
+    self.renamed = {}  # parameter of the model -> tensors of the files
     self.experts = {}  # block -> expert -> leaves
     for name in self.shapes:
       found = re.match(r"^(.*experts)\.(\d+)\.(\w+)\.weight$", name)
@@ -31,8 +32,24 @@ class Checkpoint:
     with safe_open(self.files[name], "pt") as f:
       return f.get_tensor(name)
 
+  def follow(self, model):
+    """Learns the names in the files of the parameters of a model, some of which transformers renames as it loads them."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, rename_source_key
+    mapping, state = get_model_conversion_mapping(model), model.state_dict()
+    stacking = [m for m in mapping if isinstance(m, WeightConverter)]
+    renaming = [m for m in mapping if not isinstance(m, WeightConverter)]
+    for name in self.shapes:
+      parameter, _ = rename_source_key(name, renaming, stacking, model.base_model_prefix, state)
+      self.renamed.setdefault(parameter, []).append(name)
+
   def block_in_files(self, block):
-    """The name that the files give a block of experts: Mixtral's differs from the model's."""
+    """The name that the files give a block of experts: that of Mixtral, and of others, differs from the model's."""
+    for leaf in ("down_proj", "up_proj"):
+      for name in self.renamed.get(f"{block}.{leaf}", ()):
+        found = re.match(r"^(.*experts)\.\d+\.", name)
+        if found:
+          return found[1]
     other = block.replace(".mlp.experts", ".block_sparse_moe.experts")
     return other if block not in self.experts and other in self.experts else block
 
@@ -40,8 +57,10 @@ class Checkpoint:
     """Modules that the product with a parameter, or with an expert's slice of it, multiplies with."""
     stack = STACK.match(parameter.removesuffix(".weight"))
     if expert is None or stack is None:
-      module = parameter.removesuffix(".weight")
-      return [module] if f"{module}.weight" in self.shapes else []
+      names = [f"{parameter.removesuffix('.weight')}.weight"]
+      if names[0] not in self.shapes:
+        names = [name for name in self.renamed.get(parameter, ()) if name.endswith(".weight")]
+      return [name.removesuffix(".weight") for name in names]
     block, leaf = self.block_in_files(stack[1]), stack[2]
     wanted = LAST if leaf == "down_proj" else FIRST
     if self.is_stacked(parameter):
@@ -63,7 +82,8 @@ class Checkpoint:
   def final_norm(self):
     """XXH3-128 of the bytes of the norm before the head."""
     for name in sorted(self.shapes):
-      if name in ("model.norm.weight", "norm.weight") or name.endswith("language_model.norm.weight"):
+      known = ("model.norm.weight", "norm.weight", "backbone.norm_f.weight", "model.norm_f.weight")
+      if name in known or name.endswith("language_model.norm.weight"):
         return xxhash.xxh3_128_hexdigest(bytes_of(self.tensor(name)))
     return ""
 

@@ -209,6 +209,7 @@ def main():
   tokens, kept = tokens[:len(tokens) - o.heldout], tokens[len(tokens) - o.heldout:]
   sequential.check_options(parser, o)
   model, checkpoint = load(o.model, o.device, getattr(torch, o.dtype)), Checkpoint(o.model)
+  checkpoint.follow(model)
   with experts_one_by_one(model):
     weights = {}
     if o.token_weights or o.sequential and o.weighting == "guided":

@@ -13,6 +13,7 @@ LINEAR = {torch.nn.functional.linear}
 MATMUL = {torch.matmul, torch.mm, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.__matmul__}
 BATCHED = {torch.bmm, torch.Tensor.bmm}
 SLICE = torch.Tensor.__getitem__
+VIEW = {torch.Tensor.view, torch.Tensor.transpose}
 SUM = {torch.add, torch.Tensor.add, torch.Tensor.add_, torch.Tensor.__add__, torch.Tensor.__radd__, torch.Tensor.__iadd__}
 SCALED = {torch.mul, torch.Tensor.mul, torch.Tensor.mul_, torch.Tensor.__mul__, torch.Tensor.__rmul__, torch.Tensor.__imul__}
 
@@ -50,10 +51,12 @@ class Products(TorchFunctionMode):
     self.see, self.see_scaled = see, see_scaled
     self.names = {id(p): name for name, p in model.named_parameters(remove_duplicate=False) if p.dim() >= 2}
     self.slices = {}  # id of a slice -> the slice, name, expert; held, so that an id stays its own
+    self.views = {}  # the same of a matrix whose blocks of rows have inputs of their own: the view, name
     self.forget()
 
   def forget(self):
     self.slices.clear()
+    self.views.clear()
     self.last = None  # x
     self.picked = None, None  # rows of activations, and which
     self.rows = None, None  # an expert, and the tokens that it sees
@@ -88,6 +91,12 @@ class Products(TorchFunctionMode):
       if place and args[1].dim() == 2 and args[0].dim() >= 2:
         self.show(place, args[0], out)
         self.slices.pop(id(args[1]), None)
+    elif func in VIEW and (id(args[0]) in self.names or id(args[0]) in self.views):
+      name = self.names.get(id(args[0])) or self.views[id(args[0])][1]
+      self.views[id(out)] = out, name
+    elif func in BATCHED and id(args[1]) in self.views:
+      self.last = args[0]
+      self.see(Product(self.views[id(args[1])][1], None, args[0].flatten(0, 1), out, False))
     elif func in BATCHED and self.place(args[1]):
       name, _ = self.place(args[1])
       for expert in range(len(args[1])):  # rows of zeros are tokens of other experts

@@ -146,19 +146,20 @@ constexpr FamilyBlock kNemotronMamba{R"(
   if @mamba
   .mixer.{A_log,D,dt_bias}  vector [mamba_num_heads]
   .mixer.conv1d             convolution [Convolved, conv_kernel]  bias=use_conv_bias
-  .mixer.in_proj            linear [Projected, hidden_size]  bias=mamba_proj_bias
+  .mixer.in_proj            linear [Projected, hidden_size]  bias=use_bias
   .mixer.norm               norm [mamba_num_heads*mamba_head_dim]
-  .mixer.out_proj           linear [hidden_size, mamba_num_heads*mamba_head_dim]  bias=mamba_proj_bias
+  .mixer.out_proj           linear [hidden_size, mamba_num_heads*mamba_head_dim]  bias=use_bias
 )"};
 /// If the config has a latent size, the inputs of experts are narrower than the layer.
 constexpr FamilyBlock kNemotronExperts{R"(
   . = backbone.layers.#
+  Shared = moe_shared_expert_intermediate_size
   if @moe
   .mixer.gate                            router [n_routed_experts, hidden_size]
   .mixer.gate.e_score_correction_bias    vector [n_routed_experts]
   .mixer.experts.#.{up,~down}_proj       linear [moe_intermediate_size, moe_latent_size]
-  .mixer.shared_experts.{up,~down}_proj  linear [moe_shared_expert_intermediate_size, hidden_size]
-  .mixer.{fc1,~fc2}_latent_proj          linear [moe_latent_size, hidden_size]  may
+  .mixer.shared_experts.{up,~down}_proj  linear [Shared, hidden_size]  bias=mlp_bias
+  .mixer.{fc1,~fc2}_latent_proj          linear [moe_latent_size, hidden_size]  may bias=mlp_bias
 )"};
 
 /// A draft has two layers: attention first, then experts.
@@ -273,11 +274,12 @@ constexpr FamilyShapes kFamilies[] = {
        num_attention_heads=32 num_key_value_heads=8 head_dim=128 ssm_state_size=128 mamba_num_heads=128
        mamba_head_dim=64 n_groups=8 conv_kernel=4 n_routed_experts=8 num_experts_per_tok=2
        moe_intermediate_size=7688 moe_shared_expert_intermediate_size=7688 attention_bias=false
-       mlp_bias=false use_conv_bias=true mamba_proj_bias=false tie_word_embeddings=false)",
+       mlp_bias=false use_conv_bias=true use_bias=false tie_word_embeddings=false)",
      .experts = {"n_routed_experts", "num_experts_per_tok"},
      .mixer = {nemotron_mixer, "layers_block_type, hybrid_override_pattern"},
      .is_open = true,
      .router = grouped_sigmoid(1),
+     .traits = {{.epsilon = 1e-5, .positions = 4096, .one_block = true}},
      .parts = {{{.parameters = kNemotronDraftFirst,
                  .layers = "mtp.layers.#.",
                  .count = "num_nextn_predict_layers",

@@ -115,6 +115,8 @@ std::optional<int64_t> FamilySizes::number_at(std::string_view key, int64_t laye
     for (const char* list : {"layers_block_type", "layer_types"}) {
       if (is_list(list)) return static_cast<int64_t>(stated(list)->size());
     }
+    if (const auto pattern = text("hybrid_override_pattern"); !pattern.empty())
+      return static_cast<int64_t>(pattern.size());
   }
   const Json* value = config_->is_object() && config_->contains(key) ? nullptr : default_of(key);
   if (value != nullptr && value->is_string())

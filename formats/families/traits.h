@@ -93,6 +93,8 @@ struct FamilyTraits {
   /// queries and keys by that of query_pre_attn_scalar, and gates are gelu, approximated by tanh.
   bool gemma = false;
   bool compressed = false;  ///< true if attention sees compressed entries, as in DeepSeek-V4
+  /// True if a layer is one block instead of two halves: Mamba-2, attention without rope, an MLP or experts.
+  bool one_block = false;
   bool nested = false;  ///< true if the decoder also runs the text model of a checkpoint with other inputs
 };
 

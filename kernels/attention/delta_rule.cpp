@@ -26,7 +26,7 @@ void convolve(const Convolution& in, float* out, Isa isa) {
 #pragma omp parallel for schedule(static) if (in.m > 1)
   for (int64_t i = 0; i < in.m; ++i) {
     float* row = out + i * channels;
-    std::fill(row, row + channels, 0.0f);
+    std::copy_n(in.bias != nullptr ? in.bias : zeros.data(), channels, row);
     for (int64_t t = 0; t < in.kernel; ++t) {
       const float *x = input(i + t), *tap = taps.data() + t * channels;
       for (int64_t c = 0; c < channels; ++c) row[c] += tap[c] * x[c];

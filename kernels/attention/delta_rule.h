@@ -15,12 +15,13 @@
 namespace twofour::cpu {
 
 /// A causal convolution of each channel by itself, behind which comes silu. With inputs x of consecutive
-/// tokens, out[i, c] = silu(sum over t of weight[c, t] * x[i - kernel + 1 + t, c]).
+/// tokens, out[i, c] = silu(bias[c] + sum over t of weight[c, t] * x[i - kernel + 1 + t, c]).
 struct Convolution {
   int64_t m = 0, channels = 0, kernel = 0;
   const float* x = nullptr;       ///< [m, channels]
   const float* weight = nullptr;  ///< [channels, kernel]
   float* window = nullptr;  ///< [kernel - 1, channels] inputs of the tokens before; receives the last inputs
+  const float* bias = nullptr;  ///< [channels]; nullptr: none
 };
 /// Writes `out` [m, channels], which is other memory than x.
 void convolve(const Convolution& in, float* out, Isa isa = best_isa());

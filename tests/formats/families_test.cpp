@@ -212,7 +212,7 @@ TEST_CASE("what reads rows finds what a family has in them") {
         "llama, mistral, qwen2, qwen3, gemma3_text, qwen2_moe, qwen3_moe, mixtral, minimax_m2, olmoe, "
         "deepseek_v2, "
         "deepseek_v3, "
-        "kimi_k2, glm4_moe, deepseek_v4, qwen3_next, qwen3_5_moe_text, qwen3_5_text, gpt_oss");
+        "kimi_k2, glm4_moe, deepseek_v4, nemotron_h, qwen3_next, qwen3_5_moe_text, qwen3_5_text, gpt_oss");
   CHECK(clamps_gates("gpt_oss"));
   CHECK(!clamps_gates("llama"));
 }

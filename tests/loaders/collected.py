@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Holds `twofour stats collect` against examples/statistics/collect.py, which sees the products that transformers computes.
 
-  collected.py TWOFOUR
+  collected.py TWOFOUR [CASE ...]
 
 Small models of every family (those of logits.py), with windows held out. Of each linear the sums must be equal to a relative
 1e-5 (both add float32, in other orders), counts exactly, and so must the hashes of structure and weights.
@@ -19,9 +19,6 @@ from safetensors.torch import save_file
 import logits
 
 COLLECT = pathlib.Path(__file__).parents[2] / "examples/statistics/collect.py"
-# collect.py finds no experts under the names of Mixtral's files, and no saliency of experts that gpt-oss stacks. It has the names
-# of modules, which DeepSeek-V4's files have not.
-LEFT_OUT = {"mixtral", "minimax_m2", "deepseek_v4", "deepseek_v4-tied"}
 
 
 def square(sums):
@@ -77,9 +74,9 @@ def compare(name, theirs, ours):
 
 
 def main():
-  program, same = sys.argv[1], True
+  program, wanted, same = sys.argv[1], sys.argv[2:], True
   for name, (family, options) in logits.cases(False).items():
-    if name in LEFT_OUT:
+    if wanted and name not in wanted:
       continue
     with tempfile.TemporaryDirectory() as folder:
       folder = pathlib.Path(folder)

@@ -104,7 +104,7 @@ def cases(large):
           n_routed_experts=8, n_shared_experts=1, first_k_dense_replace=0, num_nextn_predict_layers=0,
           n_group=1, topk_group=1)),
       "gpt_oss": ("gpt_oss", eight | size | dict(num_experts_per_tok=2, sliding_window=9, layer_types=sliding)),
-  }.items()} | hybrid_cases(common, moe) | compressed_cases(common, moe, yarn) | gemma_cases(common)
+  }.items()} | hybrid_cases(common, moe) | compressed_cases(common, moe, yarn) | gemma_cases(common) | nemotron_cases(common, moe)
 
 
 def hybrid_cases(common, moe):
@@ -171,6 +171,28 @@ def gemma_cases(common):
   }
 
 
+def nemotron_cases(common, moe):
+  """Nemotron-H: layers of one block, which is Mamba-2, attention without rope, an MLP or experts without gates."""
+  common = {key: value for key, value in common.items() if key != "num_hidden_layers"}
+  mamba = dict(head_dim=16, mamba_num_heads=8, mamba_head_dim=12, n_groups=2, ssm_state_size=8, chunk_size=16)
+  experts = moe | dict(n_routed_experts=8, moe_shared_expert_intermediate_size=24, num_nextn_predict_layers=0)
+  return {
+      "nemotron_h": ("nemotron_h", common | mamba | experts | dict(
+          layers_block_type=["linear_attention", "moe", "full_attention", "mlp", "linear_attention"], moe_latent_size=16,
+          use_bias=True, mlp_bias=True, n_group=4, topk_group=2, num_experts_per_tok=3, routed_scaling_factor=2.5)),
+      # transformers clamps time steps in prompts, but not those of single tokens: see whole_prompt().
+      "nemotron_h-steps": ("nemotron_h", common | mamba | experts | dict(
+          layers_block_type=["mlp", "linear_attention", "linear_attention", "moe", "full_attention"], time_step_min=0.75,
+          use_conv_bias=False, conv_kernel=2, n_groups=4, mamba_num_heads=4, ssm_state_size=20, norm_topk_prob=False,
+          layer_norm_epsilon=1e-2, num_key_value_heads=1)),
+  }
+
+
+def whole_prompt(options):
+  """True if logits are those of one prefill, because transformers treats single tokens differently."""
+  return "time_step_min" in options
+
+
 def is_hybrid(options):
   return "linear_num_key_heads" in options.get("text_config", options)
 
@@ -215,7 +237,7 @@ def main():
   for name, (family, options) in cases(o.large).items():
     if o.only not in (None, name):
       continue
-    is_long = is_hybrid(options) or family == "gemma3_text"
+    is_long = is_hybrid(options) or family in ("gemma3_text", "nemotron_h")
     prefill, steps = (HYBRID_PREFILL, HYBRID_STEPS) if is_long else (16, STEPS)
     if "compress_ratios" in options:
       prefill, steps = COMPRESSED_PREFILL, HYBRID_STEPS
@@ -227,7 +249,7 @@ def main():
       for key in ("transformers_version", "architectures", "dtype", "use_cache"):
         of.pop(key, None)
     tokens = torch.arange(prefill + steps) ** 2 * 7 % 31 + torch.arange(prefill + steps) % 13 + 3
-    logits = run(model, tokens, prefill)
+    logits = run(model, tokens, len(tokens) if whole_prompt(options) else prefill)
     (o.out / f"{name}.json").write_text(json.dumps({"config": config, "prefill": prefill, "tensors": shapes}) + "\n")
     kept = logits if not o.large else logits[prefill - 64:]
     safetensors.numpy.save_file({"tokens": tokens.to(torch.int32).numpy(), "logits": kept.numpy()},

@@ -109,11 +109,13 @@ inline std::vector<float> golden_weights(const std::string& name, const std::vec
 inline std::vector<float> golden_last_norm(const DecoderGolden& golden, const std::vector<float>& hidden) {
   const Json& config = text_config(golden);
   const bool is_nested = &config != &golden.config;
-  std::vector<float> weight =
-      golden_weights(is_nested ? "model.language_model.norm.weight" : "model.norm.weight",
-                     {config["hidden_size"].get<int64_t>()}, norms_add_one(golden));
+  const bool is_nemotron = golden.config["model_type"] == "nemotron_h";
+  std::vector<float> weight = golden_weights(is_nested     ? "model.language_model.norm.weight"
+                                             : is_nemotron ? "backbone.norm_f.weight"
+                                                           : "model.norm.weight",
+                                             {config["hidden_size"].get<int64_t>()}, norms_add_one(golden));
   for (float& w : weight) w += norms_add_one(golden) ? 1.0f : 0.0f;
-  const double epsilon = config["rms_norm_eps"].get<double>();
+  const double epsilon = config[is_nemotron ? "layer_norm_epsilon" : "rms_norm_eps"].get<double>();
   std::vector<float> out(hidden.size());
   for (size_t row = 0; row < hidden.size(); row += weight.size()) {
     double sum = 0;

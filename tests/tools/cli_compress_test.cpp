@@ -88,7 +88,8 @@ TEST_CASE("compress brings a model nearer to itself than rounding, and its stati
 }
 
 TEST_CASE("compress brings hybrids and DeepSeek-V4 nearer to themselves than rounding, and is proven") {
-  for (const char* name : {"qwen3_next", "qwen3_5", "qwen3_5_moe-vision", "deepseek_v4", "gemma3-linear"}) {
+  for (const char* name :
+       {"qwen3_next", "qwen3_5", "qwen3_5_moe-vision", "deepseek_v4", "gemma3-linear", "nemotron_h"}) {
     CAPTURE(name);
     const CompressFiles files(name);
     const Outcome made = files.compress(
@@ -306,6 +307,7 @@ TEST_CASE("killed at random moments, compress ends with the same bytes once it i
   check_kills("qwen3_moe", 12);
   check_kills("qwen3_next", 12);
   check_kills("deepseek_v4", 8);
+  check_kills("nemotron_h", 6);
 }
 
 TEST_CASE("the same bytes for any number of threads, and what a dry run says of them") {

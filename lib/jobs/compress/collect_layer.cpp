@@ -22,9 +22,11 @@ std::optional<LayerStage> last_of(const std::vector<LayerStage>& stages, LayerHa
   return last;
 }
 
-/// True if the linears of a stage are the last in a half.
-bool ends_half(LayerStage stage) {
-  return stage == LayerStage::kAttentionOutput || stage == LayerStage::kDown;
+/// True if the linears of a stage are the last in their half of a layer.
+bool ends_half(const std::vector<InputGroup>& groups, LayerStage stage) {
+  return std::none_of(groups.begin(), groups.end(), [&](const InputGroup& g) {
+    return half_of(g.stage) == half_of(stage) && g.stage > stage;
+  });
 }
 
 std::vector<bool> groups_with(const std::vector<const LayerEntry*>& entries, size_t groups) {
@@ -58,8 +60,12 @@ const char* stage_word(LayerStage stage) {
       return "o";
     case LayerStage::kFeedForwardInput:
       return "gate/up";
+    case LayerStage::kExpertInput:
+      return "up";
     case LayerStage::kDown:
       return "down";
+    case LayerStage::kExpertOutput:
+      return "latent";
   }
   return "";
 }
@@ -122,7 +128,8 @@ void Compression::collect_round(int64_t layer, const Round& round, double begin,
   }
   std::vector<EntrySums> sums;
   for (size_t i = 0; i < entries.size(); ++i) sums.emplace_back(device_sums_.get(), device_scratch_.get());
-  if (!entries.empty() || ends_half(round.back())) {
+  const bool ends = ends_half(groups_of(layer), round.back());
+  if (!entries.empty() || ends) {
     BatchRows rows(groups_of(layer).size(), stream());
     for (const TokenBatch& b : batches_) {
       streams_->read(StreamOf::kDense, b.row, b.rows, rows.dense);
@@ -130,7 +137,7 @@ void Compression::collect_round(int64_t layer, const Round& round, double begin,
       for (const LayerHalf half : {LayerHalf::kAttention, LayerHalf::kFeedForward}) {
         if (last_of(round, half)) see_half(layer, half, round, b, rows, entries, sums);
       }
-      if (ends_half(round.back())) streams_->write(StreamOf::kDense, b.row, rows.dense);
+      if (ends) streams_->write(StreamOf::kDense, b.row, rows.dense);
       advance(begin, collected, b.row + b.rows);
     }
   }
@@ -141,14 +148,14 @@ void Compression::collect_round(int64_t layer, const Round& round, double begin,
     solve_round(layer, round);
     advance(collected, end, static_cast<size_t>(tokens_));
   }
-  if (!ends_half(round.back())) return;
+  if (!ends) return;
   if (is_sequential()) advance_compressed(layer, round);
   streams_->advance(StreamOf::kDense);
 }
 
 std::optional<LayerHalf> Compression::half_to_keep(int64_t layer, const Round& round) const {
   const LayerHalf half = half_of(round.back());
-  const bool is_alone = input_.sequential == Sequential::kGroups && ends_half(round.back());
+  const bool is_alone = input_.sequential == Sequential::kGroups && ends_half(groups_of(layer), round.back());
   if (!keeps_inputs_ || !is_alone || !compressed_.can_begin_late(layer, half)) return std::nullopt;
   return half;
 }
@@ -190,8 +197,8 @@ void Compression::see_half(int64_t layer, LayerHalf half, const Round& round, co
     }
   }
   HalfRun run{.watcher = &rows.of_dense};
-  if (!ends_half(last)) run.last = last;
-  if (is_sequential() && last == LayerStage::kDown && experts_of(groups) > 0) {
+  if (!ends_half(groups, last)) run.last = last;
+  if (is_sequential() && last >= LayerStage::kDown && experts_of(groups) > 0) {
     // In the dense model, each expert gets the tokens that the compressed model routes to it.
     run_half(dense_, layer, half, batch, rows.dense,
              {.watcher = &rows.of_dense, .last = last, .given = &chosen});

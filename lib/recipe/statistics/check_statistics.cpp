@@ -102,7 +102,8 @@ void check_products(const Statistics& s, const StatisticsEntry& e, bool fisher, 
 
 bool is_final_norm(std::string_view name) {
   return name == "model.norm.weight" || name == "norm.weight" || name == "model.language_model.norm.weight" ||
-         name == "language_model.model.norm.weight" || name == "transformer.ln_f.weight";
+         name == "language_model.model.norm.weight" || name == "transformer.ln_f.weight" ||
+         name == "backbone.norm_f.weight" || name == "model.norm_f.weight";
 }
 
 }  // namespace

@@ -189,7 +189,7 @@ void check_tied_head(DecoderState& s) {
 void bind_weights(DecoderState& s, const FamilySizes& sizes) {
   const std::string& prefix = s.weights.prefix();
   s.embedding = s.weights.table(s.weights.embedding_name(), s.shape.vocabulary, s.shape.hidden);
-  s.norm = s.weights.vector(prefix + "norm.weight", s.shape.hidden);
+  s.norm = s.weights.vector(prefix + (s.shape.one_block ? "norm_f.weight" : "norm.weight"), s.shape.hidden);
   s.norm.plus = s.shape.norms_add_one ? 1.0f : 0.0f;
   s.head = s.embedding;
   if (s.shape.is_tied) check_tied_head(s);
@@ -201,7 +201,9 @@ void bind_weights(DecoderState& s, const FamilySizes& sizes) {
   }
   for (int64_t layer = 0; layer < s.shape.layers; ++layer) {
     const bool is_compressed = s.shape.mixers[at(layer)] == Mixer::kCompressed;
-    s.layers.push_back(is_compressed ? bind_compressed_layer(s, layer) : LayerBinder(s, sizes, layer).bind());
+    s.layers.push_back(is_compressed       ? bind_compressed_layer(s, layer)
+                       : s.shape.one_block ? bind_one_block(s, sizes, layer)
+                                           : LayerBinder(s, sizes, layer).bind());
   }
   if (s.shape.streams.are_mixed()) bind_compressed_head(s);
   s.weights.refuse_unused(s.shape.layers);

@@ -256,7 +256,11 @@ void run_half_on_cpu(const DecoderState& s, int64_t layer, LayerHalf half,
   const auto run_rows = half == LayerHalf::kFeedForward ? run_feed_forward
                         : mixer == Mixer::kDelta        ? run_delta
                         : mixer == Mixer::kCompressed   ? run_compressed
+                        : mixer == Mixer::kStateSpace   ? run_state_space
                                                         : run_attention;
+  const bool has_half =
+      half == LayerHalf::kAttention ? s.shape.has_mixer(layer) : s.shape.has_feed_forward(layer);
+  if (!has_half) return;
   if (!s.shape.streams.are_mixed()) return run_rows(s, layer, batch, {hidden, hidden}, run);
   const LayerWeights& w = s.layers[at(layer)];
   const int64_t n = s.shape.streams.count, h = s.shape.hidden;

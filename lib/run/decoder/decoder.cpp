@@ -57,7 +57,13 @@ Decoder::Decoder(Decoder&&) noexcept = default;
 Decoder& Decoder::operator=(Decoder&&) noexcept = default;
 Decoder::~Decoder() = default;
 
-void Decoder::use_cuda(uint64_t memory) { device_ = std::make_unique<DeviceRun>(*state_, memory); }
+void Decoder::use_cuda(uint64_t memory) {
+  if (!state_->shape.runs_on_cuda())
+    throw Error(
+        fmt::format("{}: model_type: expected a family that runs on CUDA, found {}, which runs on the CPU",
+                    (state_->checkpoint.path() / "config.json").string(), state_->shape.family));
+  device_ = std::make_unique<DeviceRun>(*state_, memory);
+}
 Device Decoder::device() const { return device_ ? Device::cuda : Device::cpu; }
 uint64_t Decoder::device_bytes_of_token() const { return device_ ? device_->weights().bytes_of_token() : 0; }
 uint64_t Decoder::device_weight_bytes() const { return device_ ? device_->weights().bytes() : 0; }
@@ -72,8 +78,10 @@ uint64_t Decoder::bytes_per_token() const {
       a.heads * (a.head_size + a.value_size) + a.kv_heads * (a.head_size + a.value_size) +
       (a.kv_rank > 0 ? a.heads * (a.head_size + a.value_size) + 2 * a.kv_rank + a.q_rank : 0) +
       (a.has_gate ? 2 * a.heads * a.head_size : 0);
-  // Linear attention: projections before and behind their order; what is read, and its norm.
+  // Linear attention: projections before and behind their order; what is read, and its norm. Mamba-2: the
+  // same.
   const DeltaShape& d = m.delta;
+  const StateSpaceShape& ss = m.state_space;
   // Compressed entries: projections, outputs in two steps, and the scores of the index.
   const CompressedShape& c = m.compressed;
   const int64_t compressed = c.ratios.empty()
@@ -82,11 +90,13 @@ uint64_t Decoder::bytes_per_token() const {
                                        2 * c.groups * c.rank + a.heads * a.head_size / c.groups +
                                        c.index_heads * (c.index_size + 1) + 6 * c.index_size + c.chosen;
   const int64_t heads =
-      std::max({attention, compressed, 2 * d.channels() + 3 * d.values() + 4 * d.value_heads});
+      std::max({attention, compressed, 2 * d.channels() + 3 * d.values() + 4 * d.value_heads,
+                2 * ss.projected() + ss.channels() + 2 * ss.values()});
   // Mixed streams: a half's input and output, and the mix.
   const int64_t n = m.streams.count, streams = m.streams.are_mixed() ? 2 * m.hidden + 2 * n * (n + 2) : 0;
   const int64_t mlp = 2 * std::max(m.width, m.shared_width);
-  const int64_t experts = m.experts > 0 ? m.experts + m.top_k * (2 * m.hidden + 2 * m.expert_width) : 0;
+  const int64_t experts =
+      m.experts > 0 ? m.experts + m.top_k * (2 * m.expert_inputs() + 2 * m.expert_width) + 2 * m.latent : 0;
   return sizeof(float) * static_cast<uint64_t>(2 * m.hidden + streams + std::max(heads, mlp + experts));
 }
 
@@ -94,8 +104,10 @@ uint64_t Decoder::fixed_bytes() const {
   const DeltaShape& d = state_->shape.delta;
   // A sequence without a cache has the state of one layer at a time. Windows of compressed entries are
   // counted with the tokens.
-  const auto one_state = static_cast<uint64_t>(d.window() + d.recurrent());
   const ModelShape& m = state_->shape;
+  const StateSpaceShape& ss = m.state_space;
+  const auto one_state =
+      static_cast<uint64_t>(std::max(d.window() + d.recurrent(), ss.window() + ss.recurrent()));
   const int64_t n = m.streams.count, mixer = m.streams.are_mixed() ? n * (n + 2) * m.residual() : 0;
   return ModelWeights::kChunkBytes + (uint64_t{64} << 20) +
          sizeof(float) * (one_state + static_cast<uint64_t>(mixer));
@@ -117,8 +129,10 @@ uint64_t Decoder::cache_bytes_per_token() const {
 uint64_t Decoder::state_bytes() const {
   const DeltaShape& d = state_->shape.delta;
   const auto& mixers = state_->shape.mixers;
-  const auto layers = std::count(mixers.begin(), mixers.end(), Mixer::kDelta);
-  int64_t numbers = layers * (d.window() + d.recurrent());
+  const StateSpaceShape& ss = state_->shape.state_space;
+  int64_t numbers =
+      std::count(mixers.begin(), mixers.end(), Mixer::kDelta) * (d.window() + d.recurrent()) +
+      std::count(mixers.begin(), mixers.end(), Mixer::kStateSpace) * (ss.window() + ss.recurrent());
   // The window, and values and gates of the tokens that have no entry yet, or that overlap
   const CompressedShape& c = state_->shape.compressed;
   for (const int64_t ratio : c.ratios) {
@@ -192,7 +206,7 @@ bool Decoder::can_begin_late(int64_t layer, LayerHalf half) const {
   const FeedForwardWeights& f = state_->layers[at(layer)].feed_forward;
   if (half == LayerHalf::kAttention) return state_->shape.mixers[at(layer)] == Mixer::kAttention;
   if (device_ && device_->weights().layer(layer).mlp.block) return false;
-  return f.experts.empty() && !f.shared_gate;
+  return state_->shape.has_feed_forward(layer) && f.experts.empty() && !f.shared_gate;
 }
 
 size_t Decoder::late_group(int64_t layer, LayerHalf half) const {

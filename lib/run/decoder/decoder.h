@@ -18,7 +18,7 @@ namespace twofour {
 /// The state of one layer after the tokens of a sequence so far.
 struct LayerCache {
   std::vector<float> keys, values;       ///< of a layer with attention
-  std::vector<float> window, recurrent;  ///< the states of linear attention, see DeltaShape
+  std::vector<float> window, recurrent;  ///< the states of linear attention or Mamba-2, see DeltaShape
   /// The state of a layer with compressed entries, whose window is in `keys`: the entries, keys of the index,
   /// and the tokens that have no entry yet.
   std::vector<float> entries, index_keys;
@@ -37,7 +37,16 @@ struct SequencePart {
 };
 
 /// Stages of a layer. The inputs of the linears of a stage depend only on linears of earlier stages.
-enum class LayerStage { kAttentionInput, kLatent, kMixedHeads, kAttentionOutput, kFeedForwardInput, kDown };
+enum class LayerStage {
+  kAttentionInput,
+  kLatent,
+  kMixedHeads,
+  kAttentionOutput,
+  kFeedForwardInput,
+  kExpertInput,  ///< of experts whose inputs are projected
+  kDown,
+  kExpertOutput  ///< of experts whose outputs are projected
+};
 enum class LayerHalf { kAttention, kFeedForward };
 LayerHalf half_of(LayerStage stage);
 
@@ -136,7 +145,7 @@ class Decoder {
   /// Runs a layer on `hidden` [tokens, R] in place. `watcher` may be nullptr.
   void run_layer(int64_t layer, std::span<const SequencePart> batch, std::span<float> hidden,
                  LayerWatcher* watcher = nullptr) const;
-  /// Runs half a layer on `hidden` [tokens, R].
+  /// Runs half a layer on `hidden` [tokens, R]. A half that the layer does not have changes nothing.
   void run_half(int64_t layer, LayerHalf half, std::span<const SequencePart> batch, std::span<float> hidden,
                 const HalfRun& run) const;
   /// The same on `hidden` in device memory, for a model that runs there. Waits for the device.

@@ -16,6 +16,13 @@ namespace {
 
 /// Computes the gated activation of `gate` and `up` into `gate`.
 void apply_gate(const GateShape& g, float* gate, float* up, int64_t count) {
+  if (g.is_relu2) {
+    for (int64_t i = 0; i < count; ++i) {
+      const float x = std::max(up[i], 0.0f);
+      gate[i] = x * x;
+    }
+    return;
+  }
   if (g.limit > 0) {
     for (int64_t i = 0; i < count; ++i) {
       gate[i] = std::min(gate[i], g.limit);
@@ -36,12 +43,12 @@ void apply_gate(const GateShape& g, float* gate, float* up, int64_t count) {
 /// The output of the MLP for `x` [m, H], computed on all threads. Empty if the run ends before down.
 std::vector<float> run_mlp(const DecoderState& s, const MlpWeights& w, const float* x, int64_t m,
                            size_t down_group, const HalfRun& run) {
-  std::vector<float> gate(at(m * w.gate.n)), up(gate.size()), out(at(m * w.down.n));
-  s.weights.multiply(w.gate, x, m, gate.data());
+  std::vector<float> gate(at(m * w.up.n)), up(gate.size()), out(at(m * w.down.n));
+  if (w.gate) s.weights.multiply(w.gate, x, m, gate.data());
   s.weights.multiply(w.up, x, m, up.data());
   parallel_for(at(m), [&](size_t i) {
-    const int64_t from = static_cast<int64_t>(i) * w.gate.n;
-    apply_gate(s.shape.gate, gate.data() + from, up.data() + from, w.gate.n);
+    const int64_t from = static_cast<int64_t>(i) * w.up.n;
+    apply_gate(s.shape.gate, gate.data() + from, up.data() + from, w.up.n);
   });
   if (run.watcher != nullptr) run.watcher->see_input(down_group, gate, {});
   if (run.last == LayerStage::kDown) return {};
@@ -62,21 +69,22 @@ struct Routed {
   float weight;
 };
 
-/// The output of the MLP of one expert for its tokens, [rows, H]. Empty if the run ends before down.
+/// The output of the MLP of one expert for its tokens, [rows, L]. Empty if the run ends before down. L is
+/// ModelShape::expert_inputs().
 std::vector<float> run_expert(const DecoderState& s, const MlpWeights& w, const float* x,
                               const std::vector<Routed>& rows, size_t down_group, const HalfRun& run,
                               ExpertWorker& worker) {
   const auto m = static_cast<int64_t>(rows.size());
-  const int64_t h = s.shape.hidden;
+  const int64_t h = w.up.k;
   worker.x.resize(at(m * h));
   for (size_t i = 0; i < rows.size(); ++i)
     std::copy_n(x + rows[i].token * h, h, worker.x.data() + static_cast<int64_t>(i) * h);
-  worker.gate.resize(at(m * w.gate.n));
+  worker.gate.resize(at(m * w.up.n));
   worker.up.resize(worker.gate.size());
   std::vector<float> out(at(m * h));
-  s.weights.multiply(worker.weights, w.gate, worker.x.data(), m, worker.gate.data());
+  if (w.gate) s.weights.multiply(worker.weights, w.gate, worker.x.data(), m, worker.gate.data());
   s.weights.multiply(worker.weights, w.up, worker.x.data(), m, worker.up.data());
-  apply_gate(s.shape.gate, worker.gate.data(), worker.up.data(), m * w.gate.n);
+  apply_gate(s.shape.gate, worker.gate.data(), worker.up.data(), m * w.up.n);
   if (run.watcher != nullptr) {
     worker.tokens.clear();
     for (const Routed& row : rows) worker.tokens.push_back(row.token);
@@ -142,10 +150,10 @@ ExpertChoice route(const DecoderState& s, const FeedForwardWeights& f, std::span
   return cpu::choose_experts(s.shape.router, logits, s.shape.experts, s.shape.top_k, correction);
 }
 
-void run_experts(const DecoderState& s, const FeedForwardWeights& f, std::span<const SequencePart> batch,
-                 const float* x, int64_t m, const HalfRun& run, std::vector<float>& out) {
-  const ExpertChoice chosen = run.given != nullptr ? *run.given : route(s, f, batch, x, m);
-  if (run.chosen != nullptr) *run.chosen = chosen;
+/// Adds the contributions of the chosen experts for their inputs `x` [m, L] to `out` [m, L].
+void run_experts(const DecoderState& s, const FeedForwardWeights& f, const ExpertChoice& chosen,
+                 const float* x, const HalfRun& run, std::vector<float>& out) {
+  const int64_t width = s.shape.expert_inputs();
   std::vector<std::vector<Routed>> rows(f.experts.size());
   for (size_t i = 0; i < chosen.ids.size(); ++i) {
     rows[static_cast<size_t>(chosen.ids[i])].push_back(
@@ -165,18 +173,18 @@ void run_experts(const DecoderState& s, const FeedForwardWeights& f, std::span<c
         results[i] = run_expert(s, f.experts[e], x, rows[e], f.first_expert + e, run, *worker);
       };
     });
-    if (run.last) continue;
+    if (run.last == LayerStage::kDown) continue;
     for (size_t i = 0; i < count; ++i) {
       const float* from = results[i].data();
       if (run.watcher != nullptr)
         run.watcher->see_expert(static_cast<int64_t>(used[first + i]),
-                                sum_of_norms(from, rows[used[first + i]], s.shape.hidden));
+                                sum_of_norms(from, rows[used[first + i]], width));
       // The weight comes behind down, as in transformers. DeepSeek multiplies down's input by it, which is
       // the same but for rounding, and would give down inputs that depend on the router.
       for (const Routed& row : rows[used[first + i]]) {
-        float* to = out.data() + row.token * s.shape.hidden;
-        for (int64_t j = 0; j < s.shape.hidden; ++j) to[j] += row.weight * from[j];
-        from += s.shape.hidden;
+        float* to = out.data() + row.token * width;
+        for (int64_t j = 0; j < width; ++j) to[j] += row.weight * from[j];
+        from += width;
       }
     }
   }
@@ -188,6 +196,30 @@ void add_to_stream(const DecoderState& s, const FeedForwardWeights& f, std::vect
   const auto m = static_cast<int64_t>(out.size()) / s.shape.hidden;
   if (f.norm_behind) cpu::rms_norm(out.data(), m, s.weights.read(f.norm_behind), s.shape.epsilon, out.data());
   for (size_t i = 0; i < out.size(); ++i) stream[i] += out[i];
+}
+
+/// Adds what the experts contribute to `out` [m, H] for the layer's normalized input `x` [m, H]. Experts may
+/// have narrower inputs and outputs, with projections before and behind them.
+void add_experts(const DecoderState& s, const FeedForwardWeights& f, std::span<const SequencePart> batch,
+                 const float* x, int64_t m, const HalfRun& run, std::vector<float>& out) {
+  std::vector<float> in, added;
+  if (f.latent_in) {
+    in.resize(at(m * s.shape.latent));
+    s.weights.multiply(f.latent_in, x, m, in.data());
+    if (run.watcher != nullptr) run.watcher->see_input(f.expert_group, in, {});
+    if (run.last == LayerStage::kExpertInput) return;
+    added.assign(in.size(), 0.0f);
+  }
+  const ExpertChoice chosen = run.given != nullptr ? *run.given : route(s, f, batch, x, m);
+  if (run.chosen != nullptr) *run.chosen = chosen;
+  if (!f.latent_in) return run_experts(s, f, chosen, x, run, out);
+  run_experts(s, f, chosen, in.data(), run, added);
+  if (run.last == LayerStage::kDown) return;
+  if (run.watcher != nullptr) run.watcher->see_input(f.latent_group, added, {});
+  if (run.last) return;
+  std::vector<float> wide(out.size());
+  s.weights.multiply(f.latent_out, added.data(), m, wide.data());
+  for (size_t i = 0; i < out.size(); ++i) out[i] += wide[i];
 }
 
 }  // namespace
@@ -205,11 +237,11 @@ void run_feed_forward(const DecoderState& s, int64_t layer, std::span<const Sequ
   cpu::rms_norm(rows.in.data(), m, s.weights.read(f.norm), s.shape.epsilon, x.data());
   if (run.watcher != nullptr) {
     run.watcher->see_input(f.input_group, x, {});
-    if (!f.experts.empty()) run.watcher->see_input(f.expert_group, x, {});
+    if (!f.experts.empty() && !f.latent_in) run.watcher->see_input(f.expert_group, x, {});
   }
   if (run.last == LayerStage::kFeedForwardInput) return;
   std::vector<float> out;
-  if (f.mlp.gate) {
+  if (f.mlp.down && run.last != LayerStage::kExpertInput) {
     out = run_mlp(s, f.mlp, x.data(), m, f.down_group, run);
   } else {
     out.assign(rows.in.size(), 0.0f);
@@ -222,7 +254,7 @@ void run_feed_forward(const DecoderState& s, int64_t layer, std::span<const Sequ
       for (int64_t j = 0; j < h; ++j) out[at(i * h + j)] *= gate;
     }
   }
-  if (!f.experts.empty()) run_experts(s, f, batch, x.data(), m, run, out);
+  if (!f.experts.empty()) add_experts(s, f, batch, x.data(), m, run, out);
   if (!run.last) add_to_stream(s, f, out, rows.out);
 }
 

@@ -9,14 +9,15 @@ void bind_experts(DecoderState& s, const std::string& prefix, bool biased, FeedF
   const std::string block = s.weights.expert_block(prefix);
   if (block.empty())
     throw Error(fmt::format("{}: expected experts in {}, found none", s.checkpoint.path().string(), prefix));
-  const int64_t h = s.shape.hidden, i = s.shape.expert_width;
+  const int64_t h = s.shape.expert_inputs(), i = s.shape.expert_width;
   for (int64_t e = 0; e < s.shape.experts; ++e) {
     const auto of = [&](const char* name, int64_t n, int64_t k) {
       return s.weights.matrix(fmt::format("{}.{}.{}", block, e, name), n, k, biased);
     };
-    f.experts.push_back({of("gate_proj", i, h), of("up_proj", i, h), of("down_proj", h, i)});
+    const ModelMatrix gate = s.shape.gate.is_relu2 ? ModelMatrix() : of("gate_proj", i, h);
+    f.experts.push_back({gate, of("up_proj", i, h), of("down_proj", h, i)});
   }
-  if (s.weights.has(fmt::format("{}.{}.gate_proj", block, s.shape.experts)))
+  if (s.weights.has(fmt::format("{}.{}.down_proj", block, s.shape.experts)))
     throw Error(fmt::format("{}: expected {} experts (config.json), found more", block, s.shape.experts));
 }
 
@@ -39,16 +40,17 @@ size_t add_group(DecoderState& s, std::vector<InputGroup>& groups, LayerStage st
 void group_feed_forward(DecoderState& s, const std::string& prefix, FeedForwardWeights& f,
                         std::vector<InputGroup>& groups) {
   f.input_group = add_group(s, groups, LayerStage::kFeedForwardInput,
-                            {&f.router, &f.mlp.gate, &f.mlp.up, &f.shared_gate});
+                            {&f.router, &f.mlp.gate, &f.mlp.up, &f.shared_gate, &f.latent_in});
   if (f.mlp.down) f.down_group = add_group(s, groups, LayerStage::kDown, {&f.mlp.down}, !f.shared_gate);
   if (f.experts.empty()) return;
   InputGroup all;
-  all.k = s.shape.hidden;
-  all.stage = LayerStage::kFeedForwardInput;
+  all.k = s.shape.expert_inputs();
+  all.stage = f.latent_in ? LayerStage::kExpertInput : LayerStage::kFeedForwardInput;
   all.times = s.shape.top_k;
   all.block = s.weights.expert_block(prefix);
   for (const MlpWeights& e : f.experts) {
     for (const ModelMatrix* m : {&e.gate, &e.up}) {
+      if (!*m) continue;
       all.linears.push_back(m->name);
       s.linears.emplace(m->name, *m);
     }
@@ -62,6 +64,7 @@ void group_feed_forward(DecoderState& s, const std::string& prefix, FeedForwardW
     groups[group].expert = static_cast<int64_t>(e);
     groups[group].block = block;
   }
+  if (f.latent_out) f.latent_group = add_group(s, groups, LayerStage::kExpertOutput, {&f.latent_out}, true);
 }
 
 }  // namespace twofour

@@ -37,6 +37,14 @@ struct DeltaWeights {
   size_t input_group = 0, output_group = 0;  ///< indices in LayerWeights::groups
 };
 
+/// The weights of Mamba-2.
+struct StateSpaceWeights {
+  ModelMatrix in, out;                        ///< rows of `in`: gates, inputs of the convolution, time steps
+  ModelVector convolution, convolution_bias;  ///< [channels, kernel], [channels]
+  ModelVector a_log, d, dt_bias, norm;
+  size_t input_group = 0, output_group = 0;  ///< indices in LayerWeights::groups
+};
+
 /// Projections of a compressor, see cpu::Compressor.
 struct CompressorWeights {
   ModelMatrix values, gates;
@@ -58,7 +66,7 @@ struct StreamWeights {
   ModelVector weight, base, scale;
 };
 
-/// Gate, up and down of an MLP.
+/// Gate, up and down of an MLP. The gate may be missing.
 struct MlpWeights {
   ModelMatrix gate, up, down;
 };
@@ -67,17 +75,20 @@ struct FeedForwardWeights {
   ModelVector norm, norm_behind;
   MlpWeights mlp;  ///< the dense MLP or the shared expert
   ModelMatrix router, shared_gate;
+  ModelMatrix latent_in, latent_out;  ///< projections before and behind the experts
   ModelVector correction;
   std::optional<size_t> table;  ///< tensor [vocabulary, top_k] with the experts of each token
   std::vector<MlpWeights> experts;
-  size_t input_group = 0, expert_group = 0, down_group = 0;  ///< indices in LayerWeights::groups
-  size_t first_expert = 0;                                   ///< index of the group of expert 0's down; those
-                                                             ///< of the other experts follow
+  size_t input_group = 0, expert_group = 0, down_group = 0, latent_group = 0;  ///< indices in
+                                                                               ///< LayerWeights::groups
+  size_t first_expert = 0;  ///< index of the group of expert 0's down; those
+                            ///< of the other experts follow
 };
 
 struct LayerWeights {
   AttentionWeights attention;
   DeltaWeights delta;
+  StateSpaceWeights state_space;
   CompressedWeights compressed;
   StreamWeights attention_streams, feed_forward_streams;
   FeedForwardWeights feed_forward;
@@ -103,6 +114,9 @@ void bind_weights(DecoderState& state, const FamilySizes& sizes);
 LayerWeights bind_compressed_layer(DecoderState& state, int64_t layer);
 void bind_compressed_head(DecoderState& state);
 
+/// The same for a layer of Nemotron-H, which is one block.
+LayerWeights bind_one_block(DecoderState& state, const FamilySizes& sizes, int64_t layer);
+
 /// Finds the experts of a layer, whose names begin with `prefix`.
 void bind_experts(DecoderState& state, const std::string& prefix, bool biased, FeedForwardWeights& f);
 /// Adds a group with those of the given matrices that exist. Returns its index.
@@ -118,12 +132,14 @@ struct HalfRows {
   std::span<const float> in;
   std::span<float> out;
 };
-/// out += attention(norm(in)), and the same with linear attention, with attention to compressed entries, with
-/// the MLP or with the experts instead.
+/// out += attention(norm(in)), and the same with linear attention, with Mamba-2, with attention to compressed
+/// entries, with the MLP or with the experts instead.
 void run_attention(const DecoderState& state, int64_t layer, std::span<const SequencePart> batch,
                    HalfRows rows, const HalfRun& run);
 void run_delta(const DecoderState& state, int64_t layer, std::span<const SequencePart> batch, HalfRows rows,
                const HalfRun& run);
+void run_state_space(const DecoderState& state, int64_t layer, std::span<const SequencePart> batch,
+                     HalfRows rows, const HalfRun& run);
 void run_compressed(const DecoderState& state, int64_t layer, std::span<const SequencePart> batch,
                     HalfRows rows, const HalfRun& run);
 void run_feed_forward(const DecoderState& state, int64_t layer, std::span<const SequencePart> batch,

@@ -7,6 +7,7 @@
 
 #include "kernels/device/check.h"
 #include "lib/source/model/compressed_shape.h"
+#include "lib/source/model/one_block_shape.h"
 #include "lib/source/model/parameters.h"
 #include "lib/source/model/rope.h"
 #include "lib/source/model/router_rule.h"
@@ -28,9 +29,14 @@ class ShapeReader {
     m_.vocabulary = count("vocab_size");
     m_.positions =
         s_.has("max_position_embeddings") ? s_.count("max_position_embeddings") : traits_.positions;
-    m_.epsilon = s_.positive("rms_norm_eps", traits_.epsilon);
+    m_.epsilon = s_.positive(traits_.one_block ? "layer_norm_epsilon" : "rms_norm_eps", traits_.epsilon);
     m_.is_tied = s_.has_tied_head();
     m_.norms_add_one = s_.sizes().family().norms_add_one;
+    if (traits_.one_block) {
+      read_one_block_shape(s_, m_);
+      if (std::find(m_.sparse.begin(), m_.sparse.end(), true) != m_.sparse.end()) read_router();
+      return std::move(m_);
+    }
     read_gate();
     if (traits_.compressed) {
       read_compressed_shape(s_, m_);

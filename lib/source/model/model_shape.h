@@ -41,6 +41,8 @@ enum class Mixer {
   kDelta,  ///< linear attention by the gated delta rule, as kernels/attention/delta_rule.h defines it
   /// attention to a window and to compressed entries, as kernels/attention/compressed_attention.h defines it
   kCompressed,
+  kStateSpace,  ///< Mamba-2, as kernels/attention/state_space.h defines it
+  kNone,        ///< no such block: the layer is an MLP or experts alone
 };
 
 /// The attention of DeepSeek-V4, beside its AttentionShape. A token has one vector, which is key and value of
@@ -80,12 +82,29 @@ struct DeltaShape {
   int64_t recurrent() const { return value_heads * key_size * value_size; }
 };
 
+/// Mamba-2 of a layer. Heads in `groups` groups share B and C.
+struct StateSpaceShape {
+  int64_t heads = 0, groups = 0;
+  int64_t head_size = 0, state_size = 0;
+  int64_t kernel = 0;     ///< tokens that the convolution sees, its own included
+  double least_step = 0;  ///< time steps are at least as large
+  int64_t values() const { return heads * head_size; }
+  /// Channels of the convolution: x of all heads, and B and C of all groups.
+  int64_t channels() const { return values() + 2 * groups * state_size; }
+  /// Numbers of the projection of a token: gates of the outputs, inputs of the convolution, and time steps.
+  int64_t projected() const { return values() + channels() + heads; }
+  /// Numbers of the state of a sequence: the last inputs of the convolution, and a matrix for each head.
+  int64_t window() const { return (kernel - 1) * channels(); }
+  int64_t recurrent() const { return heads * state_size * head_size; }
+};
+
 /// The gate function of an MLP: gate * sigmoid(slope * gate) * (up + offset). `limit` clamps gate and up
 /// first.
 struct GateShape {
   float slope = 1, offset = 0;
-  float limit = 0;       ///< gate is at most limit, |up| is at most limit; no clamping if 0
-  bool is_gelu = false;  ///< instead, gelu(gate) * up, where tanh approximates gelu
+  float limit = 0;        ///< gate is at most limit, |up| is at most limit; no clamping if 0
+  bool is_gelu = false;   ///< instead, gelu(gate) * up, where tanh approximates gelu
+  bool is_relu2 = false;  ///< instead, max(up, 0)^2: there is no gate
 };
 
 /// A decoder as config.json describes it. It has everything that defines the arithmetic, except weights.
@@ -98,6 +117,7 @@ struct ModelShape {
   bool has_norms_behind = false;  ///< true if a norm is behind each half of a layer, too
   AttentionShape attention;
   DeltaShape delta;
+  StateSpaceShape state_space;
   CompressedShape compressed;
   StreamShape streams;
   std::vector<Mixer> mixers;     ///< for each layer
@@ -106,14 +126,22 @@ struct ModelShape {
   std::vector<bool> hashed;      ///< for each layer, true if a table of tokens chooses its experts; or empty
   int64_t width = 0;             ///< width of dense MLPs
   int64_t experts = 0, top_k = 0, expert_width = 0;
+  int64_t latent =
+      0;  ///< numbers of inputs and outputs of experts, between projections; 0: they have `hidden`
   int64_t shared_width = 0;  ///< width of the shared expert; 0 if there is none
   bool has_shared_gate = false;
   RouterRule router;
   GateShape gate;
   bool norms_add_one = false;  ///< true if norms multiply by 1 + w, except those of linear attention
   bool is_tied = false;        ///< true if the head is the embedding
+  bool one_block = false;      ///< true if a layer is either a mixer or a feed-forward block
   /// Numbers of a token between layers.
   int64_t residual() const { return streams.count * hidden; }
+  /// True if the decoder runs the model on CUDA, too.
+  bool runs_on_cuda() const { return !one_block; }
+  bool has_mixer(int64_t layer) const { return mixers[static_cast<size_t>(layer)] != Mixer::kNone; }
+  bool has_feed_forward(int64_t layer) const { return !one_block || !has_mixer(layer); }
+  int64_t expert_inputs() const { return latent > 0 ? latent : hidden; }
   bool is_hashed(int64_t layer) const { return !hashed.empty() && hashed[static_cast<size_t>(layer)]; }
 };
 

@@ -62,8 +62,11 @@ ModelWeights::ModelWeights(const Checkpoint& checkpoint)
     prefix_ = wrapped;
     if (!has_table(head_name_) && has_table("language_model.lm_head")) head_name_ = "language_model.lm_head";
   }
-  // DeepSeek-V4's own names, and those that transformers writes for it
-  for (const auto& [prefix, name] : {std::pair("", "embed"), std::pair("", "embed_tokens")}) {
+  // DeepSeek-V4's own names, and those that transformers writes for it; Nemotron-H's, and those of its
+  // modules
+  for (const auto& [prefix, name] :
+       {std::pair("", "embed"), std::pair("", "embed_tokens"), std::pair("backbone.", "embeddings"),
+        std::pair("model.", "embeddings")}) {
     if (has_table(embedding_name()) || !has_table(std::string(prefix) + name)) continue;
     prefix_ = prefix, embedding_name_ = name;
   }

@@ -48,7 +48,8 @@ class ModelWeights {
   explicit ModelWeights(const Checkpoint& checkpoint);
 
   /// The prefix of "layers.0" and of the embedding in the files: "model." or, in a checkpoint that also reads
-  /// images, "model.language_model." or "language_model.model.". DeepSeek-V4's own files have "".
+  /// images, "model.language_model." or "language_model.model.". DeepSeek-V4's own files have "", and
+  /// Nemotron-H's "backbone.".
   const std::string& prefix() const { return prefix_; }
   /// The name of the embedding, with the prefix.
   std::string embedding_name() const { return prefix_ + embedding_name_; }

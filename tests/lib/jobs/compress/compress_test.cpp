@@ -223,8 +223,9 @@ void check_all(const CompressModel& model, const fs::path& statistics, const fs:
 
 TEST_CASE(
     "group by group, sums are those of the artifact's own inputs, and targets make up for what it lacks") {
-  for (const char* name : {"llama", "qwen2", "qwen3_moe", "mixtral", "qwen2_moe", "gpt_oss", "qwen3_next",
-                           "qwen3_5-vision", "qwen3_5_moe", "deepseek_v4", "gemma3-linear", "minimax_m2"}) {
+  for (const char* name :
+       {"llama", "qwen2", "qwen3_moe", "mixtral", "qwen2_moe", "gpt_oss", "qwen3_next", "qwen3_5-vision",
+        "qwen3_5_moe", "deepseek_v4", "gemma3-linear", "minimax_m2", "nemotron_h", "nemotron_h-steps"}) {
     CAPTURE(name);
     const CompressModel model(name);
     const Recipe recipe = quantize_recipe();

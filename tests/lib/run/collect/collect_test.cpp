@@ -6,6 +6,7 @@
 #include <xtensor/xmath.hpp>
 #include <xtensor/xview.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -77,7 +78,8 @@ double relative(std::span<const float> found, std::span<const double> expected) 
 
 TEST_CASE("sums are those of every linear's inputs, per expert by routing") {
   for (const char* name : {"deepseek_v3", "gpt_oss", "qwen2_moe", "llama", "mixtral", "qwen3_next", "qwen3_5",
-                           "qwen3_5_moe-vision", "deepseek_v4", "gemma3-linear", "minimax_m2"}) {
+                           "qwen3_5_moe-vision", "deepseek_v4", "gemma3-linear", "minimax_m2", "nemotron_h",
+                           "nemotron_h-steps"}) {
     CAPTURE(name);
     const CollectModel model(name);
     const Statistics s = Statistics::open(model.collect(model.input(0, 3, 0), "stats"));
@@ -110,7 +112,9 @@ TEST_CASE("sums are those of every linear's inputs, per expert by routing") {
       }
       if (slow.norms.empty()) continue;
       for (size_t i = 0; i < s.tensors().size(); ++i) {
-        if (s.tensors()[i].name != groups.back().block + ".saliency") continue;
+        const auto routed =
+            std::find_if(groups.begin(), groups.end(), [](auto& g) { return !g.block.empty(); });
+        if (s.tensors()[i].name != routed->block + ".saliency") continue;
         std::vector<float> saliency(static_cast<size_t>(s.tensors()[i].shape[0]));
         s.read(i, 0, saliency);
         for (size_t e = 0; e < saliency.size(); ++e)
