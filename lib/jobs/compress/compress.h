@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,7 @@ struct CompressInput {
   std::vector<std::vector<int32_t>> windows;  ///< tokens of each window; windows are independent texts
   std::string text;                           ///< description of the windows, which is stored in the file
   std::filesystem::path token_weights{};      ///< see TokenWeights; if empty, every token has weight 1
+  bool is_guided = false;  ///< weights of tokens come from a backward pass instead, see write_guided_weights()
   Sequential sequential = Sequential::kNone;
 };
 
@@ -104,6 +106,9 @@ class Compression {
   bool is_sequential() const { return input_.sequential != Sequential::kNone; }
   int models() const { return is_sequential() ? 2 : 1; }
   uint64_t bytes_per_token() const;
+  bool has_weights() const { return input_.is_guided || !input_.token_weights.empty(); }
+  /// Computes the weights of tokens, unless the work folder has those of a run that resumes, and opens them.
+  void guide();
 
   void start(const std::filesystem::path& work);
   void check_left(const WorkState& left, uint64_t statistics_bytes) const;
@@ -142,6 +147,7 @@ class Compression {
   int64_t tokens_ = 0;
   Json identity_;
   Json run_;  ///< the data that must be equal in a run that resumes
+  std::set<std::string> wanted_;  ///< linears whose weights are chosen by statistics
   std::optional<TokenWeights> weights_;
 
   std::filesystem::path work_;

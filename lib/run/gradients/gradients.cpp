@@ -50,12 +50,12 @@ double logit_gradient(std::span<float> logits, int32_t token) {
 
 }  // namespace
 
-void check_gradients(const Decoder& model, const std::string& option) {
+void check_gradients(const Decoder& model) {
   for (const Mixer mixer : model.shape().mixers) {
     if (mixer == Mixer::kAttention) continue;
     throw Error(fmt::format(
-        "{}: {}: model_type: expected a family whose blocks all have a backward pass, found {}, whose {} has none",
-        option, (model.checkpoint().path() / "config.json").string(), model.shape().family,
+        "{}: model_type: expected a family whose blocks all have a backward pass, found {}, whose {} has none",
+        (model.checkpoint().path() / "config.json").string(), model.shape().family,
         mixer == Mixer::kDelta ? "linear attention" : "attention to compressed entries"));
   }
   check(!model.shape().streams.are_mixed(), "one residual stream");

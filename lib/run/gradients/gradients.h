@@ -27,8 +27,8 @@ class GradientWatcher {
 };
 
 /// Throws Error if a block of the model has no backward pass, which are linear attention and attention to
-/// compressed entries. `option` is what asks for gradients.
-void check_gradients(const Decoder& model, const std::string& option);
+/// compressed entries.
+void check_gradients(const Decoder& model);
 
 /// Computes the loss of a batch, the sum of -log p of each token of a sequence behind its tokens before, and its
 /// gradient in the residual stream behind the last layer. `hidden` and `gradient` are [tokens, H]. The parts have
