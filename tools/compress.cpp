@@ -257,8 +257,9 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
               "examples/statistics/collect.py makes of gradients")
       .value_name("FILE")
       .default_text("1");
-  args.flag("--guided", o->is_guided,
-            "Weigh tokens by gradients of the model's loss, by a backward pass over the windows before all else");
+  args.flag(
+      "--guided", o->is_guided,
+      "Weigh tokens by gradients of the model's loss, by a backward pass over the windows before all else");
   args.at("--guided").excludes("--token-weights");
   args.option("--keep-stats", o->keep_statistics,
               "Keep the statistics in this file, with which validate --source --stats solves rows again")
@@ -283,7 +284,8 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
       "Collects statistics of the inputs of a model's linears, chooses weights by them and writes them: what "
       "stats collect and quantize or convert --stats do, but linear by linear on the model as it is "
       "compressed so far. --device says where it runs; lib/run/decoder/README.md lists the families. The "
-      "backward pass of --guided runs on the CPU, behind a pass there, for all families but those with linear "
+      "backward pass of --guided runs on the CPU, behind a pass there, for all families but those with "
+      "linear "
       "attention and DeepSeek-V4.\n"
       "What is collected is in DST.compressing until DST is whole; a run that ends early goes on behind its "
       "last whole layer with --resume.");

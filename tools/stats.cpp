@@ -205,15 +205,15 @@ int collect(const StatsArguments& o, const Common& common) {
     const CollectPlan plan = plan_collection(model, input);
     if (common.json) {
       Json json = {{"dry_run", true},
-                  {"path", o.output},
-                  {"device", device_name(device)},
-                  {"windows", input.windows.size()},
-                  {"tokens", plan.tokens},
-                  {"held_out_tokens", plan.held_out_tokens},
-                  {"entries", plan.entries},
-                  {"bytes_read", plan.weights_read},
-                  {"bytes_written", plan.file_bytes},
-                  {"peak_memory", plan.peak_memory}};
+                   {"path", o.output},
+                   {"device", device_name(device)},
+                   {"windows", input.windows.size()},
+                   {"tokens", plan.tokens},
+                   {"held_out_tokens", plan.held_out_tokens},
+                   {"entries", plan.entries},
+                   {"bytes_read", plan.weights_read},
+                   {"bytes_written", plan.file_bytes},
+                   {"peak_memory", plan.peak_memory}};
       if (plan.work_bytes > 0) json["work_bytes"] = plan.work_bytes;
       print_json(json);
     } else {
@@ -310,12 +310,14 @@ std::function<int()> setup_stats(Arguments& args, const Common& common) {
   args.option("--limit", o->limit, "collect: at most so many windows").range(1, 1 << 30).default_text("all");
   args.option("--held-out", o->held_out, "collect: windows at the end of which the sums are kept apart")
       .range(0, 1 << 30);
-  args.flag("--fisher", o->fisher,
-            "collect: fisher_hessian and fisher_rows as well, by a backward pass: what a change costs the model, "
-            "for --budget");
-  args.flag("--guided", o->guided,
-            "collect: weigh each token by the root of the squared gradient of the loss in a linear's outputs, by a "
-            "backward pass");
+  args.flag(
+      "--fisher", o->fisher,
+      "collect: fisher_hessian and fisher_rows as well, by a backward pass: what a change costs the model, "
+      "for --budget");
+  args.flag(
+      "--guided", o->guided,
+      "collect: weigh each token by the root of the squared gradient of the loss in a linear's outputs, by a "
+      "backward pass");
   add_zero_points_option(args, o->zero_points, "of the model that collect runs");
   args.flag("--dry-run", o->dry_run, "collect: say what would be written, and how much memory that takes");
   args.flag("--strict-stats", o->strict,

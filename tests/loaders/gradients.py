@@ -4,7 +4,7 @@
   gradients.py OUT          the cases of tests/golden/gradients, small enough to be kept
   gradients.py OUT --large  the same families, wider and longer
 
-The models are those of logits.py, in double. The loss is the sum of -log p of each next token. Each case becomes
+The models are those of logits.py, in float32. The loss is the sum of -log p of each next token. Each case becomes
 OUT/CASE.json (`windows`, `length`, `loss`, and `names` of products as LAYER.KIND, with .EXPERT behind that of an expert)
 and OUT/CASE.safetensors: `gradient` F32 [tokens, H] in what enters the first layer, and `squares` F64 [names], of each
 product the sum over tokens of the mean over outputs of the squared gradient.
@@ -85,7 +85,6 @@ def main():
       continue
     with tempfile.TemporaryDirectory() as folder:
       model, _ = logits.make_model(family, options, pathlib.Path(folder))
-    model = model.double()
     tokens = windows(options["vocab_size"], o.large)
     loss, gradient, squares = run(model, tokens)
     if options.get("tie_word_embeddings", family == "gemma3_text"):

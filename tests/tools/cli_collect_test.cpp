@@ -91,8 +91,8 @@ TEST_CASE("stats collect with gradients serves a budget, states its disk space, 
   const DecoderFiles hybrid("qwen3_next");
   std::ofstream(files.scratch / "text") << std::string(100, 'A');
   for (const char* option : {"--fisher", "--guided"}) {
-    const Outcome refused = run_program({"stats", "collect", hybrid.path("model"), "--tokens", tokens, option, "-o",
-                                         files.path("other.safetensors")});
+    const Outcome refused = run_program({"stats", "collect", hybrid.path("model"), "--tokens", tokens, option,
+                                         "-o", files.path("other.safetensors")});
     CHECK(refused.code == 2);
     check_one_line(refused, "found qwen3_next, whose linear attention has none");
   }

@@ -332,7 +332,8 @@ TEST_CASE("the same bytes for any number of threads, and what a dry run says of 
   CHECK(dry["compress"]["peak_memory"].get<uint64_t>() > 0);
 }
 
-TEST_CASE("compress guided by gradients is proven by its statistics, and the same for any number of threads") {
+TEST_CASE(
+    "compress guided by gradients is proven by its statistics, and the same for any number of threads") {
   const CompressFiles files("qwen3_moe");
   const std::string stats = files.path("stats");
   const Outcome one = files.compress("one", {"--to", "nvfp4", "--guided", "--keep-stats", stats, "-j", "1"});

@@ -70,9 +70,9 @@ void Compression::guide() {
     uint64_t bytes = 0;
     for (const TensorInfo& t : dense_.checkpoint().tensors()) bytes += t.bytes();
     progress_->total = bytes;
-    write_guided_weights(dense_, {input_.windows, wanted_}, work_ / kBackwardStreams, file, [&](double share) {
-      progress_->done = static_cast<uint64_t>(share * static_cast<double>(bytes));
-    });
+    write_guided_weights(
+        dense_, {input_.windows, wanted_}, work_ / kBackwardStreams, file,
+        [&](double share) { progress_->done = static_cast<uint64_t>(share * static_cast<double>(bytes)); });
     check_unchanged();
     progress_->done = 0;
   }

@@ -214,8 +214,8 @@ CompressNeeds Compression::needs() const {
                                planned_->peak_memory(jobs_));
   if (!input_.is_guided) return needs;
   const GuidedTokens tokens{input_.windows, wanted_};
-  needs.work_bytes = std::max(needs.work_bytes, BackwardPass::bytes_of_file(dense_, tokens_)) +
-                     guided_weights_bytes(tokens);
+  needs.work_bytes =
+      std::max(needs.work_bytes, BackwardPass::bytes_of_file(dense_, tokens_)) + guided_weights_bytes(tokens);
   needs.peak_memory = std::max(needs.peak_memory, guided_weights_memory(dense_, tokens));
   return needs;
 }

@@ -34,7 +34,8 @@ struct CompressInput {
   std::vector<std::vector<int32_t>> windows;  ///< tokens of each window; windows are independent texts
   std::string text;                           ///< description of the windows, which is stored in the file
   std::filesystem::path token_weights{};      ///< see TokenWeights; if empty, every token has weight 1
-  bool is_guided = false;  ///< weights of tokens come from a backward pass instead, see write_guided_weights()
+  bool is_guided =
+      false;  ///< weights of tokens come from a backward pass instead, see write_guided_weights()
   Sequential sequential = Sequential::kNone;
 };
 
@@ -146,7 +147,7 @@ class Compression {
   StatisticsWriter writer_;
   int64_t tokens_ = 0;
   Json identity_;
-  Json run_;  ///< the data that must be equal in a run that resumes
+  Json run_;                      ///< the data that must be equal in a run that resumes
   std::set<std::string> wanted_;  ///< linears whose weights are chosen by statistics
   std::optional<TokenWeights> weights_;
 

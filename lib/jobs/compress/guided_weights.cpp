@@ -78,8 +78,9 @@ class LayerTokenWeights : public GradientWatcher {
 
 }  // namespace
 
-void write_guided_weights(const Decoder& model, const GuidedTokens& tokens, const std::filesystem::path& streams,
-                          const std::filesystem::path& out, const std::function<void(double)>& done) {
+void write_guided_weights(const Decoder& model, const GuidedTokens& tokens,
+                          const std::filesystem::path& streams, const std::filesystem::path& out,
+                          const std::function<void(double)>& done) {
   const std::vector<TensorInfo> tensors = weight_tensors(tokens);
   const std::string header = format_safetensors_header(tensors, {});
   std::map<std::string, uint64_t> places;

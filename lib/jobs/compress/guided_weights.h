@@ -20,13 +20,14 @@ struct GuidedTokens {
   const std::set<std::string>& linears;
 };
 
-/// Writes the file that TokenWeights reads. A weight is the root of the mean over a linear's outputs of the squared
-/// gradient of the loss, divided by its mean over the tokens that reach the linear; it is 0 for others. Gate and up
-/// of one expert have the weights of both their outputs. `streams` is the path of a file of
-/// BackwardPass::bytes_of_file() bytes, which is gone afterwards. Calls `done` with the share of the work that is
-/// done. The output appears completely or not at all.
-void write_guided_weights(const Decoder& model, const GuidedTokens& tokens, const std::filesystem::path& streams,
-                          const std::filesystem::path& out, const std::function<void(double share)>& done);
+/// Writes the file that TokenWeights reads. A weight is the root of the mean over a linear's outputs of the
+/// squared gradient of the loss, divided by its mean over the tokens that reach the linear; it is 0 for
+/// others. Gate and up of one expert have the weights of both their outputs. `streams` is the path of a file
+/// of BackwardPass::bytes_of_file() bytes, which is gone afterwards. Calls `done` with the share of the work
+/// that is done. The output appears completely or not at all.
+void write_guided_weights(const Decoder& model, const GuidedTokens& tokens,
+                          const std::filesystem::path& streams, const std::filesystem::path& out,
+                          const std::function<void(double share)>& done);
 
 /// The size of that file, and the memory for writing it, in bytes.
 uint64_t guided_weights_bytes(const GuidedTokens& tokens);

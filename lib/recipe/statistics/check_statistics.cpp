@@ -190,8 +190,8 @@ void check_sums(const Statistics& s, int threads, Problems& problems) {
         s.read(i, at, read);
         for (size_t j = 0; is_rows && j < read.size(); ++j) {
           if (read[j] < 0)
-            throw Error(fmt::format("{}: {}: element {}: expected a sum of squares, found {}", s.path().string(),
-                                    t.name, at + j, read[j]));
+            throw Error(fmt::format("{}: {}: element {}: expected a sum of squares, found {}",
+                                    s.path().string(), t.name, at + j, read[j]));
         }
       }
     });

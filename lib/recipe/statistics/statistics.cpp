@@ -23,16 +23,11 @@ struct Leaf {
   std::string_view name;
   DType dtype;
 };
-constexpr Leaf kLeaves[] = {{".hessian", DType::kF32},
-                            {".hessian_blocks", DType::kF32},
-                            {".sum_squares", DType::kF32},
-                            {".count", DType::kI64},
-                            {kTargetOffset, DType::kF32},
-                            {".fisher_hessian", DType::kF32},
-                            {kFisherRows, DType::kF32},
-                            {".sum_squared_weights", DType::kF64},
-                            {".amax", DType::kF32},
-                            {kSaliency, DType::kF32}};
+constexpr Leaf kLeaves[] = {{".hessian", DType::kF32},     {".hessian_blocks", DType::kF32},
+                            {".sum_squares", DType::kF32}, {".count", DType::kI64},
+                            {kTargetOffset, DType::kF32},  {".fisher_hessian", DType::kF32},
+                            {kFisherRows, DType::kF32},    {".sum_squared_weights", DType::kF64},
+                            {".amax", DType::kF32},        {kSaliency, DType::kF32}};
 
 /// The order of a symmetric matrix, from the shape of its tensor. 0 if a symmetric matrix cannot have that
 /// shape.

@@ -58,7 +58,8 @@ void BackwardPass::keep(int64_t layer, size_t row, std::span<const float> rows) 
 
 std::vector<float> BackwardPass::read(int64_t layer, const TokenBatch& batch) const {
   std::vector<float> rows(batch.rows * width_of(model_));
-  file_->read(offset(layer, batch.row), {reinterpret_cast<uint8_t*>(rows.data()), rows.size() * sizeof(float)});
+  file_->read(offset(layer, batch.row),
+              {reinterpret_cast<uint8_t*>(rows.data()), rows.size() * sizeof(float)});
   return rows;
 }
 

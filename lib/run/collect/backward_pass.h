@@ -32,8 +32,8 @@ class BackwardPass {
 
   /// The watcher of a batch. It is called once for each batch before it runs.
   using Watch = std::function<GradientWatcher*(const TokenBatch&)>;
-  /// Runs the head, then layers from the last one to the first. All batches run a layer before the next. Calls
-  /// `done` for each batch. run_head() returns the sum of losses.
+  /// Runs the head, then layers from the last one to the first. All batches run a layer before the next.
+  /// Calls `done` for each batch. run_head() returns the sum of losses.
   double run_head(const Watch& watch, const std::function<void(const TokenBatch&)>& done);
   void run_layer(int64_t layer, const Watch& watch, const std::function<void(const TokenBatch&)>& done);
   const std::vector<TokenBatch>& batches() const { return batches_; }

@@ -20,8 +20,8 @@ size_t at(int64_t i) { return static_cast<size_t>(i); }
 /// The sums of one layer.
 class LayerSums : public LayerWatcher {
  public:
-  /// `device` computes the products, or the CPU if it is nullptr. Without `with_inputs` only saliency is added
-  /// up.
+  /// `device` computes the products, or the CPU if it is nullptr. Without `with_inputs` only saliency is
+  /// added up.
   LayerSums(const std::vector<InputGroup>& groups, DeviceSums* device, bool with_inputs = true)
       : groups_(groups), with_inputs_(with_inputs), sums_(groups.size()), saliency_(at(experts_of(groups))) {
     for (InputSums& s : sums_) s.device = device;
@@ -178,8 +178,7 @@ void collect_statistics(const Decoder& model, const CollectInput& input, const s
   const std::vector<std::vector<int32_t>> counted = counted_windows(input);
   std::optional<BackwardPass> pass;
   if (has_gradients) {
-    pass.emplace(model, counted,
-                 out.parent_path() / temporary_name(out.filename().string() + ".streams"));
+    pass.emplace(model, counted, out.parent_path() / temporary_name(out.filename().string() + ".streams"));
     progress.total += 3 * pass->batches().size() * bytes_of_weights(model);
   }
   AtomicFile file(out);

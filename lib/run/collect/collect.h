@@ -14,8 +14,8 @@ namespace twofour {
 /// Windows of tokens. Each window is an independent text. The last windows may be held out.
 struct CollectInput {
   std::vector<std::vector<int32_t>> windows;
-  int64_t held_out = 0;  ///< number of windows at the end whose sums are stored under `heldout.`
-  std::string text;      ///< description of the windows, which is stored in the file
+  int64_t held_out = 0;            ///< number of windows at the end whose sums are stored under `heldout.`
+  std::string text;                ///< description of the windows, which is stored in the file
   GradientRequest gradients = {};  ///< sums that need a backward pass
 };
 
@@ -37,8 +37,8 @@ CollectPlan plan_collection(const Decoder& model, const CollectInput& input);
 /// in memory. Linears with the same input share an entry, and so do the gates and ups of all experts. The
 /// down of each expert has an entry. One more entry covers all downs; it serves experts that see no token.
 /// The tensors of the file depend only on the model, so files from other texts can be merged. The number of
-/// threads does not change the sums. With gradients each linear has an entry of its own, except gate and up of
-/// all experts, and a backward pass on the CPU follows the layers.
+/// threads does not change the sums. With gradients each linear has an entry of its own, except gate and up
+/// of all experts, and a backward pass on the CPU follows the layers.
 void collect_statistics(const Decoder& model, const CollectInput& input, const std::filesystem::path& out,
                         Progress& progress);
 

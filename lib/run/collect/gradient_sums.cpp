@@ -95,8 +95,7 @@ GradientSums::GradientSums(const Decoder& model, const std::vector<InputGroup>& 
       shares_fisher_(is_shared_fisher(groups, request)) {
   for (size_t i = 0; i < entries_.size(); ++i) {
     sums_[i].fisher.device = sums_[i].guided.device = device;
-    for (const PlannedEntry::Target& t : entries_[i].rows)
-      rows_[t.linear].resize(static_cast<size_t>(t.n));
+    for (const PlannedEntry::Target& t : entries_[i].rows) rows_[t.linear].resize(static_cast<size_t>(t.n));
     if (of_groups_[i] == SIZE_MAX) continue;
     for (const std::string& linear : entries_[i].linears) entry_of_[linear] = i;
   }
@@ -178,14 +177,14 @@ void GradientSums::write(const StatisticsWriter& writer) {
       writer.write(entries_[i], sums_[i].guided);
     }
     if (request_.fisher && is_down && shares_fisher_) {
-      const double share = expert_tokens == 0 ? 0
-                                              : static_cast<double>(sums_[i].tokens) /
-                                                    static_cast<double>(expert_tokens);
+      const double share =
+          expert_tokens == 0 ? 0 : static_cast<double>(sums_[i].tokens) / static_cast<double>(expert_tokens);
       writer.write_fisher(entries_[i], sums_.back().fisher, share);
     } else if (request_.fisher) {
       writer.write_fisher(entries_[i], sums_[i].fisher, 1);
     }
-    for (const PlannedEntry::Target& t : entries_[i].rows) writer.write_fisher_rows(t.linear, rows_.at(t.linear));
+    for (const PlannedEntry::Target& t : entries_[i].rows)
+      writer.write_fisher_rows(t.linear, rows_.at(t.linear));
   }
 }
 

@@ -15,8 +15,8 @@ namespace twofour {
 struct GradientRequest {
   bool fisher = false;  ///< `fisher_hessian` and `fisher_rows`
   bool guided = false;  ///< weights of tokens are roots of their squared gradients
-  /// The largest size in bytes of the Fisher matrices of the downs of a layer's experts. If they are larger, the
-  /// experts share one matrix, of which each takes the part that its tokens have.
+  /// The largest size in bytes of the Fisher matrices of the downs of a layer's experts. If they are larger,
+  /// the experts share one matrix, of which each takes the part that its tokens have.
   uint64_t expert_bytes = uint64_t{2} << 30;
   bool any() const { return fisher || guided; }
 };
@@ -64,7 +64,8 @@ class GradientSums : public GradientWatcher {
   std::vector<size_t> of_groups_;
   std::vector<PlannedEntry> entries_;
   std::vector<EntryGradients> sums_;  ///< of each entry
-  std::map<std::string, std::vector<double>> rows_;  ///< of each linear: sums of squared gradients of its outputs
+  std::map<std::string, std::vector<double>>
+      rows_;  ///< of each linear: sums of squared gradients of its outputs
   std::map<std::string, size_t> entry_of_;
   bool shares_fisher_ = false;
   /// Of a batch: the inputs of experts, and sums over the experts of a token of e, and of its root.

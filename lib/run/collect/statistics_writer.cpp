@@ -107,7 +107,8 @@ void StatisticsWriter::write_products(const std::string& entry, const char* leaf
 void StatisticsWriter::write(const PlannedEntry& e, const InputSums& sums, const std::string& prefix) const {
   const std::string name = prefix + e.name;
   const double mean = sums.mean_weight(name);
-  write_products(name, ".hessian", e.k, sums.products, static_cast<float>(static_cast<double>(e.times) / mean));
+  write_products(name, ".hessian", e.k, sums.products,
+                 static_cast<float>(static_cast<double>(e.times) / mean));
   const double squares = sums.squares * static_cast<double>(e.times) / (mean * mean);
   put(name + ".amax", 0, std::span<const float>(&sums.amax, 1));
   put(name + ".sum_squared_weights", 0, std::span<const double>(&squares, 1));

@@ -15,9 +15,9 @@ constexpr int64_t kQueriesAtOnce = 128;
 
 /// Buffers for the scores of one head.
 struct ScoreBuffers {
-  std::vector<float> weights, gradients;                  ///< [queries, keys]
-  std::vector<float> turned_weights, turned_gradients;    ///< [keys, queries]
-  std::vector<float> sums;                                ///< [keys, head_size or value_size]
+  std::vector<float> weights, gradients;                ///< [queries, keys]
+  std::vector<float> turned_weights, turned_gradients;  ///< [keys, queries]
+  std::vector<float> sums;                              ///< [keys, head_size or value_size]
 };
 
 void turn_scores(const float* scores, int64_t rows, int64_t count, std::vector<float>& turned) {
@@ -28,8 +28,8 @@ void turn_scores(const float* scores, int64_t rows, int64_t count, std::vector<f
 }
 
 /// to [count, width], with rows `stride` apart, += turned [count, rows] x [rows, width].
-void add_turned(const FloatOps& ops, const std::vector<float>& turned, int64_t count, int64_t rows, FloatRows x,
-                int64_t width, float* to, int64_t stride, std::vector<float>& sums) {
+void add_turned(const FloatOps& ops, const std::vector<float>& turned, int64_t count, int64_t rows,
+                FloatRows x, int64_t width, float* to, int64_t stride, std::vector<float>& sums) {
   sums.resize(static_cast<size_t>(count * width));
   ops.multiply_columns(count, width, rows, {turned.data(), rows}, x, sums.data(), width);
   for (int64_t i = 0; i < count; ++i) {

@@ -42,13 +42,13 @@ void put_columns(const std::vector<float>& some, int64_t width, int64_t stride, 
 }  // namespace
 
 struct AttentionGradient::Activations {
-  std::vector<float> x;                       ///< the input of the first linears
-  HeadRows plain, heads;                      ///< before norms, and as attention sees them
-  std::vector<float> gates;                   ///< logits of gates
-  std::vector<float> q_low, q_latent;         ///< before and after the norm of queries' latents
+  std::vector<float> x;                           ///< the input of the first linears
+  HeadRows plain, heads;                          ///< before norms, and as attention sees them
+  std::vector<float> gates;                       ///< logits of gates
+  std::vector<float> q_low, q_latent;             ///< before and after the norm of queries' latents
   std::vector<float> kv_low, kv_part, kv_latent;  ///< whole, without rotated numbers, and behind its norm
-  std::vector<float> read, mixed;             ///< before and after gates
-  std::vector<float> output;                  ///< before the norm behind; only if there is one
+  std::vector<float> read, mixed;                 ///< before and after gates
+  std::vector<float> output;                      ///< before the norm behind; only if there is one
 
   void project_plain(const DecoderState& s, const AttentionWeights& w) {
     const AttentionShape& a = s.shape.attention;
@@ -100,19 +100,21 @@ void rotate_heads(const DecoderState& s, int64_t layer, std::span<const Sequence
                   HeadRows& h) {
   const AttentionShape& a = s.shape.attention;
   const bool is_own = s.shape.windows[at(layer)] > 0 && !a.window_frequencies.empty();
-  const cpu::Rotary rotary{is_own ? a.window_frequencies : a.frequencies, a.amplitude, a.interleaved, backward};
+  const cpu::Rotary rotary{is_own ? a.window_frequencies : a.frequencies, a.amplitude, a.interleaved,
+                           backward};
   int64_t row = 0;
   for (const SequencePart& part : batch) {
     const int64_t q = a.heads * a.head_size, k = a.kv_heads * a.head_size;
-    cpu::rotate(rotary, h.q.data() + row * q, part.count, q, a.heads, a.head_size, a.rotated_from, part.begin);
+    cpu::rotate(rotary, h.q.data() + row * q, part.count, q, a.heads, a.head_size, a.rotated_from,
+                part.begin);
     cpu::rotate(rotary, h.k.data() + row * k, part.count, k, a.kv_heads, a.head_size, a.rotated_from,
                 part.begin);
     row += part.count;
   }
 }
 
-cpu::Attention attention_of(const DecoderState& s, int64_t layer, const HeadRows& h, int64_t row, int64_t count,
-                            std::span<const float> sinks) {
+cpu::Attention attention_of(const DecoderState& s, int64_t layer, const HeadRows& h, int64_t row,
+                            int64_t count, std::span<const float> sinks) {
   const AttentionShape& a = s.shape.attention;
   return {.queries = count,
           .keys = count,
@@ -147,11 +149,11 @@ HeadRows head_gradients(const DecoderState& s, int64_t layer, std::span<const Se
   parallel_for(batch.size() * at(a.kv_heads), [&](size_t i) {
     const size_t part = i / at(a.kv_heads);
     const int64_t first = begins[part];
-    add_attention_gradient(attention_of(s, layer, h, first, batch[part].count, sinks),
-                           static_cast<int64_t>(i % at(a.kv_heads)),
-                           dread.data() + first * a.heads * a.value_size,
-                           {d.q.data() + first * a.heads * a.head_size, d.k.data() + first * a.kv_heads * a.head_size,
-                            d.v.data() + first * a.kv_heads * a.value_size});
+    add_attention_gradient(
+        attention_of(s, layer, h, first, batch[part].count, sinks), static_cast<int64_t>(i % at(a.kv_heads)),
+        dread.data() + first * a.heads * a.value_size,
+        {d.q.data() + first * a.heads * a.head_size, d.k.data() + first * a.kv_heads * a.head_size,
+         d.v.data() + first * a.kv_heads * a.value_size});
   });
   return d;
 }
@@ -225,7 +227,8 @@ void AttentionGradient::backward(std::span<const float> in, std::span<float> gra
     } else {
       add_linear(s_, w.q, w.input_group, a_->x, d.q, dx, sight);
     }
-    std::vector<float> dboth(d.v.size() / at(a.value_size) * at(from + a.value_size)), dlow(a_->kv_low.size());
+    std::vector<float> dboth(d.v.size() / at(a.value_size) * at(from + a.value_size)),
+        dlow(a_->kv_low.size());
     put_columns(columns_of(d.k, a.head_size, 0, from), from, from + a.value_size, 0, dboth);
     put_columns(d.v, a.value_size, from + a.value_size, from, dboth);
     sight.show(w.latent_group, w.kv_b, a_->kv_latent, dboth);

@@ -25,9 +25,9 @@ void add_norm_gradient(const float* x, int64_t m, std::span<const float> weight,
 struct AttentionGradients {
   float *q, *k, *v;
 };
-/// Computes the gradients for one of the kv heads and the heads that it serves. `in` has a key for each query.
-/// `dy` [queries, heads, value_size] is the gradient of the output of cpu::attend. Sinks only take weight.
-/// Writes the rows of `q`, and adds to those of `k` and `v`. Runs on the calling thread.
+/// Computes the gradients for one of the kv heads and the heads that it serves. `in` has a key for each
+/// query. `dy` [queries, heads, value_size] is the gradient of the output of cpu::attend. Sinks only take
+/// weight. Writes the rows of `q`, and adds to those of `k` and `v`. Runs on the calling thread.
 void add_attention_gradient(const cpu::Attention& in, int64_t kv_head, const float* dy,
                             const AttentionGradients& to);
 /// Bytes of buffers that add_attention_gradient() needs for sequences of `tokens` tokens.
@@ -38,8 +38,8 @@ uint64_t attention_gradient_bytes(int64_t tokens, int64_t head_size, int64_t val
 void gate_gradient(const GateShape& shape, const float* gate, const float* up, int64_t count, float* d,
                    float* dup);
 
-/// The gradients of a router's logits [M, experts] by those of the weights of the chosen experts [M, top_k]. The
-/// choice itself has no gradient.
+/// The gradients of a router's logits [M, experts] by those of the weights of the chosen experts [M, top_k].
+/// The choice itself has no gradient.
 std::vector<float> router_gradient(const RouterRule& rule, std::span<const float> logits, int64_t experts,
                                    const ExpertChoice& chosen, std::span<const float> dweights);
 

@@ -81,7 +81,8 @@ void backward_experts(const DecoderState& s, const FeedForwardWeights& f, const 
       own = {};
     }
   }
-  const std::vector<float> dlogits = router_gradient(s.shape.router, logits, s.shape.experts, chosen, dweights);
+  const std::vector<float> dlogits =
+      router_gradient(s.shape.router, logits, s.shape.experts, chosen, dweights);
   sight.show(f.input_group, f.router, x, dlogits);
   add_input_gradient(s.weights, f.router, dlogits.data(), static_cast<int64_t>(x.size()) / h, dx.data());
 }

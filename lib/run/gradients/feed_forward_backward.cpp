@@ -73,8 +73,7 @@ void backward_feed_forward(const DecoderState& s, int64_t layer, std::span<const
     add_input_gradient(s.weights, f.mlp.gate, mlp.gate.data(), m, dx.data());
     add_input_gradient(s.weights, f.mlp.up, mlp.up.data(), m, dx.data());
     if (f.shared_gate) {
-      for (size_t i = 0; i < shares.size(); ++i)
-        mlp.contributed[i] *= shares[i] * (1.0f - shares[i]);
+      for (size_t i = 0; i < shares.size(); ++i) mlp.contributed[i] *= shares[i] * (1.0f - shares[i]);
       sight.show(f.input_group, f.shared_gate, x, mlp.contributed);
       add_input_gradient(s.weights, f.shared_gate, mlp.contributed.data(), m, dx.data());
     }

@@ -53,10 +53,11 @@ double logit_gradient(std::span<float> logits, int32_t token) {
 void check_gradients(const Decoder& model) {
   for (const Mixer mixer : model.shape().mixers) {
     if (mixer == Mixer::kAttention) continue;
-    throw Error(fmt::format(
-        "{}: model_type: expected a family whose blocks all have a backward pass, found {}, whose {} has none",
-        (model.checkpoint().path() / "config.json").string(), model.shape().family,
-        mixer == Mixer::kDelta ? "linear attention" : "attention to compressed entries"));
+    throw Error(
+        fmt::format("{}: model_type: expected a family whose blocks all have a backward pass, found {}, "
+                    "whose {} has none",
+                    (model.checkpoint().path() / "config.json").string(), model.shape().family,
+                    mixer == Mixer::kDelta ? "linear attention" : "attention to compressed entries"));
   }
   check(!model.shape().streams.are_mixed(), "one residual stream");
 }
@@ -80,8 +81,8 @@ double backward_head(const Decoder& model, std::span<const SequencePart> batch, 
     std::vector<float> logits = multiply_rows_of(s, s.head, x);
     std::vector<double> losses(at(count));
     parallel_for(at(count), [&](size_t i) {
-      losses[i] = logit_gradient(std::span(logits).subspan(i * at(vocabulary), at(vocabulary)),
-                                 next[at(begin) + i]);
+      losses[i] =
+          logit_gradient(std::span(logits).subspan(i * at(vocabulary), at(vocabulary)), next[at(begin) + i]);
     });
     for (const double one : losses) loss += one;
     sight.show(GradientWatcher::kHead, s.head, x, logits);
@@ -116,7 +117,8 @@ uint64_t gradient_bytes_per_token(const Decoder& model) {
   const int64_t latent = a.kv_rank > 0 ? 2 * a.heads * (a.head_size + a.value_size) + 2 * a.q_rank : 0;
   const int64_t attention = 2 * m.hidden + 2 * (q + kv) + 2 * read + (a.has_gate ? 3 * q : 0) + latent;
   const int64_t mlp = 5 * std::max(m.width, m.shared_width) + m.hidden;
-  const int64_t experts = m.experts > 0 ? 3 * m.experts + m.top_k * (5 * m.expert_width + 4 * m.hidden + 5) : 0;
+  const int64_t experts =
+      m.experts > 0 ? 3 * m.experts + m.top_k * (5 * m.expert_width + 4 * m.hidden + 5) : 0;
   return sizeof(float) * static_cast<uint64_t>(3 * m.hidden + kept + std::max(attention, mlp + experts));
 }
 

@@ -46,22 +46,23 @@ class AttentionGradient {
   std::unique_ptr<Activations> a_;
 };
 
-/// Turns the gradient in the stream behind the MLP or the experts of a layer into the one before, where the stream
-/// is `in`. Both are [tokens, H].
+/// Turns the gradient in the stream behind the MLP or the experts of a layer into the one before, where the
+/// stream is `in`. Both are [tokens, H].
 void backward_feed_forward(const DecoderState& state, int64_t layer, std::span<const float> in,
                            std::span<float> gradient, GradientSight sight);
 
 /// Activations and gradients of gate, up and down for `m` rows.
 struct MlpGradient {
-  std::vector<float> units;       ///< [m, I] the input of down
-  std::vector<float> gate, up;    ///< [m, I] the outputs of gate and up, and after backward their gradients
-  std::vector<float> contributed; ///< [m] the products of down's outputs with their gradients before `factors`
-  std::vector<float> ddown;       ///< [m, N] gradients of down's outputs
+  std::vector<float> units;     ///< [m, I] the input of down
+  std::vector<float> gate, up;  ///< [m, I] the outputs of gate and up, and after backward their gradients
+  std::vector<float>
+      contributed;           ///< [m] the products of down's outputs with their gradients before `factors`
+  std::vector<float> ddown;  ///< [m, N] gradients of down's outputs
 
   /// Computes the activations for rows `x` [m, H].
   void forward(const DecoderState& state, const MlpWeights& w, const float* x, int64_t m);
-  /// Computes the gradients by that of the output [m, N]. The output is down's times `factors` [m], or down's if
-  /// it is empty.
+  /// Computes the gradients by that of the output [m, N]. The output is down's times `factors` [m], or down's
+  /// if it is empty.
   void backward(const DecoderState& state, const MlpWeights& w, const float* dy, int64_t m,
                 std::span<const float> factors);
 };

@@ -30,9 +30,9 @@ void add_input_gradient(const ModelWeights& weights, const ModelMatrix& w, const
     chunk.resize(static_cast<size_t>(count * k));
     parallel_for(static_cast<size_t>((count + rows - 1) / rows), [&](size_t strip) {
       const int64_t begin = static_cast<int64_t>(strip) * rows, end = std::min(count, begin + rows);
-      weights.read_rows(w, n0 + begin, n0 + end,
-                        std::span(chunk).subspan(static_cast<size_t>(begin * k),
-                                                 static_cast<size_t>((end - begin) * k)));
+      weights.read_rows(
+          w, n0 + begin, n0 + end,
+          std::span(chunk).subspan(static_cast<size_t>(begin * k), static_cast<size_t>((end - begin) * k)));
     });
     const int64_t down = (m + kTileRows - 1) / kTileRows, across = (k + kTileColumns - 1) / kTileColumns;
 #pragma omp parallel for schedule(dynamic) if (down * across > 1)

@@ -58,8 +58,8 @@ TEST_CASE("guided tokens of the model as it is have the sums of stats collect") 
   CHECK(ours.metadata("weighting") == "guided");
   const Decoder decoder = Decoder::open(model.scratch / "model");
   Progress progress;
-  collect_statistics(decoder, {model.input.windows, 0, "squares", {.guided = true}}, model.scratch / "collected",
-                     progress);
+  collect_statistics(decoder, {model.input.windows, 0, "squares", {.guided = true}},
+                     model.scratch / "collected", progress);
   const Statistics theirs = Statistics::open(model.scratch / "collected");
   size_t compared = 0;
   for (const StatisticsEntry& e : theirs.entries()) {
@@ -108,8 +108,7 @@ TEST_CASE("guided tokens need blocks with a backward pass, and their memory and 
     return Compression(model.scratch / "model", Recipe(Rule{.to = "quantize"}), by, {best_isa()}, 2).needs();
   };
   model.collect(model.input, "work");
-  CHECK(needs(model.input).work_bytes >
-        fs::file_size(model.scratch / "work" / "token-weights.safetensors"));
+  CHECK(needs(model.input).work_bytes > fs::file_size(model.scratch / "work" / "token-weights.safetensors"));
   CHECK(needs(model.input).peak_memory >= needs(plain).peak_memory);
   const GuidedModel hybrid("qwen3_next");
   contains(message_of([&] { hybrid.collect(hybrid.input, "work"); }), "whose linear attention has none");

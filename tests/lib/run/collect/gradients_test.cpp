@@ -84,7 +84,8 @@ struct SlowGradients : GradientWatcher {
       }
       for (int64_t t = 0; t < rows; ++t) {
         const auto row = xt::view(in, t, xt::all());
-        const DoubleMatrix product = xt::view(row, xt::all(), xt::newaxis()) * xt::view(row, xt::newaxis(), xt::all());
+        const DoubleMatrix product =
+            xt::view(row, xt::all(), xt::newaxis()) * xt::view(row, xt::newaxis(), xt::all());
         s.fisher += e(t) * product;
         s.guided += roots(t) * product;
       }
@@ -137,7 +138,8 @@ std::vector<float> fisher_rows_of(const Statistics& s, const std::string& linear
 }
 
 TEST_CASE("Fisher matrices, rows and guided sums are those of every linear's gradients") {
-  for (const char* name : {"llama", "llama-tied-linear", "gemma3-linear", "deepseek_v3", "qwen2_moe", "mixtral", "gpt_oss"}) {
+  for (const char* name :
+       {"llama", "llama-tied-linear", "gemma3-linear", "deepseek_v3", "qwen2_moe", "mixtral", "gpt_oss"}) {
     for (const bool guided : {false, true}) {
       CAPTURE(name);
       CAPTURE(guided);
@@ -166,7 +168,8 @@ TEST_CASE("Fisher matrices, rows and guided sums are those of every linear's gra
           all = sums;
           continue;
         }
-        all.fisher += sums.fisher, all.guided += sums.guided, all.roots += sums.roots, all.tokens += sums.tokens;
+        all.fisher += sums.fisher, all.guided += sums.guided, all.roots += sums.roots,
+            all.tokens += sums.tokens;
       }
       for (const auto& [entry, sums] : entries) {
         CAPTURE(entry->name);
@@ -220,7 +223,8 @@ TEST_CASE("experts share a Fisher matrix by their tokens where theirs do not fit
     }
   }
   CHECK(checked > 4);
-  CHECK(GradientSums::bytes(*model.decoder, model.decoder->input_groups(1), {.fisher = true, .expert_bytes = 0}) <
+  CHECK(GradientSums::bytes(*model.decoder, model.decoder->input_groups(1),
+                            {.fisher = true, .expert_bytes = 0}) <
         GradientSums::bytes(*model.decoder, model.decoder->input_groups(1), {.fisher = true}));
 }
 
@@ -236,8 +240,9 @@ TEST_CASE("files with gradients are the same for any number of threads, and merg
 
   const GradientRequest fisher{.fisher = true};
   const Statistics whole = Statistics::open(model.collect(model.input(fisher), "whole"));
-  merge_statistics({model.collect(model.input(fisher, 0, 2), "first"), model.collect(model.input(fisher, 2, 1), "last")},
-                   model.scratch / "merged");
+  merge_statistics(
+      {model.collect(model.input(fisher, 0, 2), "first"), model.collect(model.input(fisher, 2, 1), "last")},
+      model.scratch / "merged");
   const Statistics merged = Statistics::open(model.scratch / "merged");
   for (size_t i = 0; i < whole.entries().size(); ++i) {
     const StatisticsEntry& e = whole.entries()[i];

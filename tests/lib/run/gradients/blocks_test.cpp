@@ -57,7 +57,8 @@ constexpr double kBound = 2e-6;  // float32 against double
 
 TEST_CASE("the gradient of a norm is the one of differences, and is added") {
   const size_t rows = 3, size = 10;
-  const Numbers x = random_numbers(rows * size, 1), w = random_numbers(size, 2), dy = random_numbers(rows * size, 3);
+  const Numbers x = random_numbers(rows * size, 1), w = random_numbers(size, 2),
+                dy = random_numbers(rows * size, 3);
   const double epsilon = 0.03;
   const auto norm = [&](const Numbers& all) {
     const auto in = xt::adapt(all, {rows, size});
@@ -106,7 +107,8 @@ struct SlowAttention {
   }
 };
 
-TEST_CASE("gradients of attention are those of differences: heads in groups, windows, sinks, several blocks") {
+TEST_CASE(
+    "gradients of attention are those of differences: heads in groups, windows, sinks, several blocks") {
   for (const SlowAttention& slow :
        {SlowAttention{9, 4, 2, 6, 5, 0, 0.4, {}}, SlowAttention{9, 4, 1, 6, 6, 3, 0.4, {0.3, -1, 2, 0}},
         SlowAttention{7, 2, 2, 4, 8, 0, 1.1, {1, 0.5}}, SlowAttention{150, 2, 1, 2, 2, 20, 0.7, {}}}) {
@@ -117,7 +119,8 @@ TEST_CASE("gradients of attention are those of differences: heads in groups, win
     const std::vector<float> in = narrow(all), d = narrow(dy), sinks = narrow(slow.sinks);
     const auto whole = [](size_t n) { return static_cast<int64_t>(n); };
     std::vector<float> to(in.size());
-    float* const places[] = {to.data(), to.data() + slow.q_count(), to.data() + slow.q_count() + slow.k_count()};
+    float* const places[] = {to.data(), to.data() + slow.q_count(),
+                             to.data() + slow.q_count() + slow.k_count()};
     for (int64_t kv = 0; kv < whole(slow.kv_heads); ++kv) {
       add_attention_gradient({.queries = whole(slow.tokens),
                               .keys = whole(slow.tokens),
@@ -140,8 +143,8 @@ TEST_CASE("gradients of attention are those of differences: heads in groups, win
 TEST_CASE("gradients of gated units are those of differences, and clamped numbers have none") {
   const size_t count = 200;
   const Numbers dy = random_numbers(count, 6), both = random_numbers(2 * count, 7, 3);
-  for (const GateShape& g : {GateShape{}, GateShape{1.702f, 1, 2, false}, GateShape{1, 0, 1, false},
-                             GateShape{1, 0, 0, true}}) {
+  for (const GateShape& g :
+       {GateShape{}, GateShape{1.702f, 1, 2, false}, GateShape{1, 0, 1, false}, GateShape{1, 0, 0, true}}) {
     CAPTURE(g.limit);
     CAPTURE(g.is_gelu);
     const auto units = [&](const Numbers& x) {
@@ -169,7 +172,8 @@ TEST_CASE("gradients of gated units are those of differences, and clamped number
 TEST_CASE("gradients of a router's logits are those of differences in the weights of the chosen experts") {
   const int64_t experts = 8, top_k = 3, tokens = 5;
   const Numbers logits = random_numbers(experts * tokens, 8, 2), dw = random_numbers(top_k * tokens, 9);
-  for (const RouterScores scores : {RouterScores::kSoftmax, RouterScores::kSigmoid, RouterScores::kSqrtSoftplus}) {
+  for (const RouterScores scores :
+       {RouterScores::kSoftmax, RouterScores::kSigmoid, RouterScores::kSqrtSoftplus}) {
     for (const bool renormalized : {false, true}) {
       CAPTURE(renormalized);
       const RouterRule rule{.scores = scores, .renormalized = renormalized, .scaling = 1.7};

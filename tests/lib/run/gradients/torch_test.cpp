@@ -40,10 +40,14 @@ TorchGradients read_torch_gradients(const std::string& name) {
   text << std::ifstream(gradient_folder() / (name + ".json")).rdbuf();
   const Json json = parse_json(name, text.str());
   const Checkpoint file = Checkpoint::open(gradient_folder() / (name + ".safetensors"));
-  TorchGradients golden{json["windows"].get<size_t>(), json["length"].get<size_t>(), json["loss"].get<double>(),
-                        read_whole<float>(file, "gradient"), {}};
+  TorchGradients golden{json["windows"].get<size_t>(),
+                        json["length"].get<size_t>(),
+                        json["loss"].get<double>(),
+                        read_whole<float>(file, "gradient"),
+                        {}};
   const std::vector<double> squares = read_whole<double>(file, "squares");
-  for (size_t i = 0; i < squares.size(); ++i) golden.squares[json["names"][i].get<std::string>()] = squares[i];
+  for (size_t i = 0; i < squares.size(); ++i)
+    golden.squares[json["names"][i].get<std::string>()] = squares[i];
   return golden;
 }
 
@@ -64,7 +68,8 @@ struct SquareSums : GradientWatcher {
     if (group == kHead) return "head";
     const std::string& linear = outputs.front().linear;
     std::smatch found;
-    const std::regex expert(".*layers\\.(\\d+)\\..*experts\\.(\\d+)\\.(\\w+)"), plain(".*layers\\.(\\d+)\\.(.*)");
+    const std::regex expert(".*layers\\.(\\d+)\\..*experts\\.(\\d+)\\.(\\w+)"),
+        plain(".*layers\\.(\\d+)\\.(.*)");
     if (std::regex_match(linear, found, expert)) {
       const bool is_down = outputs.size() == 1;
       return found[1].str() + ".mlp.experts." + (is_down ? "down_proj." : "gate_up_proj.") + found[2].str();
@@ -169,8 +174,7 @@ TEST_CASE("blocks without a backward pass are refused by name") {
     const Scratch scratch;
     const DecoderGolden golden = read_decoder_golden(golden_folder(), name);
     write_decoder_checkpoint(golden, scratch / "model");
-    const std::string message =
-        message_of([&] { check_gradients(Decoder::open(scratch / "model")); });
+    const std::string message = message_of([&] { check_gradients(Decoder::open(scratch / "model")); });
     contains(message, "config.json: model_type: expected a family whose blocks all have a backward pass");
     contains(message, Decoder::open(scratch / "model").shape().family);
     contains(message, name == std::string("deepseek_v4") ? "attention to compressed entries has none"
