@@ -43,6 +43,7 @@ struct CompressArguments {
   TokenOptions input;
   std::string sequential = "group", token_weights, keep_statistics, budget_statistics;
   std::optional<int64_t> context, limit;
+  bool is_guided = false;
 };
 
 /// Throws Error if the statistics file to keep is in a folder that will be removed, or would replace an
@@ -129,6 +130,7 @@ CompressTexts texts_of(const CompressArguments& o) {
   CompressTexts texts;
   CompressInput& input = texts.input;
   input.token_weights = o.token_weights;
+  input.is_guided = o.is_guided;
   input.sequential = o.sequential == "none"    ? Sequential::kNone
                      : o.sequential == "layer" ? Sequential::kLayers
                                                : Sequential::kGroups;
@@ -325,6 +327,10 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
               "examples/statistics/collect.py makes of gradients")
       .value_name("FILE")
       .default_text("1");
+  args.flag(
+      "--guided", o->is_guided,
+      "Weigh tokens by gradients of the model's loss, by a backward pass over the windows before all else");
+  args.at("--guided").excludes("--token-weights");
   args.option("--keep-stats", o->keep_statistics,
               "Keep the statistics in this file, with which validate --source --stats solves rows again")
       .value_name("FILE")
@@ -349,7 +355,10 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
   args.footer(
       "Collects statistics of the inputs of a model's linears, chooses weights by them and writes them: what "
       "stats collect and quantize or convert --stats do, but linear by linear on the model as it is "
-      "compressed so far. --device says where it runs; lib/run/decoder/README.md lists the families.\n"
+      "compressed so far. --device says where it runs; lib/run/decoder/README.md lists the families. The "
+      "backward pass of --guided runs on the CPU, behind a pass there, for all families but those with "
+      "linear "
+      "attention and DeepSeek-V4.\n"
       "What is collected is in DST.compressing until DST is whole; a run that ends early goes on behind its "
       "last whole layer with --resume.");
   return [o, &common] { return run_compress(*o, common); };

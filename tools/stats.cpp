@@ -26,7 +26,7 @@ namespace {
 struct StatsArguments {
   std::string action, zero_points;
   std::vector<std::string> paths;
-  bool strict = false, force = false, dry_run = false;
+  bool strict = false, force = false, dry_run = false, fisher = false, guided = false;
   TokenOptions input;
   std::string output;
   std::optional<int64_t> context;
@@ -184,6 +184,8 @@ CollectInput collect_input(const StatsArguments& o, const Decoder& model) {
       input.windows.push_back(std::move(w.tokens));
   }
   input.held_out = o.held_out;
+  input.gradients.fisher = o.fisher;
+  input.gradients.guided = o.guided;
   if (input.windows.empty())
     throw Error(fmt::format("{}: expected a text of two tokens and more, found none", o.input.file()));
   if (static_cast<int64_t>(input.windows.size()) <= o.held_out) {
@@ -202,16 +204,18 @@ int collect(const StatsArguments& o, const Common& common) {
   if (o.dry_run) {
     const CollectPlan plan = plan_collection(model, input);
     if (common.json) {
-      print_json({{"dry_run", true},
-                  {"path", o.output},
-                  {"device", device_name(device)},
-                  {"windows", input.windows.size()},
-                  {"tokens", plan.tokens},
-                  {"held_out_tokens", plan.held_out_tokens},
-                  {"entries", plan.entries},
-                  {"bytes_read", plan.weights_read},
-                  {"bytes_written", plan.file_bytes},
-                  {"peak_memory", plan.peak_memory}});
+      Json json = {{"dry_run", true},
+                   {"path", o.output},
+                   {"device", device_name(device)},
+                   {"windows", input.windows.size()},
+                   {"tokens", plan.tokens},
+                   {"held_out_tokens", plan.held_out_tokens},
+                   {"entries", plan.entries},
+                   {"bytes_read", plan.weights_read},
+                   {"bytes_written", plan.file_bytes},
+                   {"peak_memory", plan.peak_memory}};
+      if (plan.work_bytes > 0) json["work_bytes"] = plan.work_bytes;
+      print_json(json);
     } else {
       print_stdout("{}: {}, {} tokens of {}, {} held out\n", o.output,
                    counted(plan.entries, "entry", "entries"), plan.tokens,
@@ -219,6 +223,9 @@ int collect(const StatsArguments& o, const Common& common) {
       print_stdout(
           "would read {} of weights and write {}, with at most {} of memory beside their mapped files\n",
           format_bytes(plan.weights_read), format_bytes(plan.file_bytes), format_bytes(plan.peak_memory));
+      if (plan.work_bytes > 0)
+        print_stdout("would run backward from {} of residual streams in a file that goes\n",
+                     format_bytes(plan.work_bytes));
     }
     return kDone;
   }
@@ -238,6 +245,8 @@ void check_collect_options(const StatsArguments& o) {
   if (!collects && !o.output.empty()) refuse("--output");
   if (!collects && o.held_out > 0) refuse("--held-out");
   if (!collects && o.limit) refuse("--limit");
+  if (!collects && o.fisher) refuse("--fisher");
+  if (!collects && o.guided) refuse("--guided");
   if (!collects && o.dry_run) refuse("--dry-run");
   if (!collects && !o.zero_points.empty()) refuse("--zero-points");
   if (!collects) return;
@@ -301,6 +310,14 @@ std::function<int()> setup_stats(Arguments& args, const Common& common) {
   args.option("--limit", o->limit, "collect: at most so many windows").range(1, 1 << 30).default_text("all");
   args.option("--held-out", o->held_out, "collect: windows at the end of which the sums are kept apart")
       .range(0, 1 << 30);
+  args.flag(
+      "--fisher", o->fisher,
+      "collect: fisher_hessian and fisher_rows as well, by a backward pass: what a change costs the model, "
+      "for --budget");
+  args.flag(
+      "--guided", o->guided,
+      "collect: weigh each token by the root of the squared gradient of the loss in a linear's outputs, by a "
+      "backward pass");
   add_zero_points_option(args, o->zero_points, "of the model that collect runs");
   args.flag("--dry-run", o->dry_run, "collect: say what would be written, and how much memory that takes");
   args.flag("--strict-stats", o->strict,
@@ -311,7 +328,9 @@ std::function<int()> setup_stats(Arguments& args, const Common& common) {
       "lib/recipe/statistics/README.md describes it.\n"
       "collect runs a whole model where --device says (lib/run/decoder/README.md lists the families) and "
       "writes "
-      "one; examples/statistics makes one with transformers, also guided ones. All else runs on the CPU.\n"
+      "one; examples/statistics makes one with transformers. A backward pass runs on the CPU, behind a pass "
+      "where --device says, for all families but those with linear attention and DeepSeek-V4. All else runs "
+      "on the CPU.\n"
       "check says what of a checkpoint a file serves, and reads all sums and targets. It ends with 1 where "
       "linears have no statistics, too few tokens, inputs that are all 0, or statistics of other weights, "
       "and "

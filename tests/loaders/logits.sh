@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Holds the decoder against transformers, and statistics that it collects against those of examples/statistics. Arguments:
-# the test program of lib/run/decoder, and twofour.
+# the test program of lib/run/decoder, twofour, and the test program of lib/run/gradients.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 environments=$here/../../build/loaders
@@ -16,5 +16,11 @@ for config in "$here"/../golden/decoder/*.json; do
 done
 for cases in small large; do
   TWOFOUR_LOGITS=$made/$cases "$test" -tc='logits are*' --success=false
+done
+gradients=${3:?test program of gradients}
+"$python" "$here/gradients.py" "$made/small-gradients"
+"$python" "$here/gradients.py" "$made/large-gradients" --large
+for cases in small large; do
+  TWOFOUR_LOGITS=$made/$cases TWOFOUR_GRADIENTS=$made/$cases-gradients "$gradients" -tc='gradients are those*' --success=false
 done
 "$python" "$here/collected.py" "$program"

@@ -74,6 +74,30 @@ TEST_CASE("stats collect of a text, its dry run, and an earlier file") {
   CHECK(files.collect({"--text", files.path("text"), "-q", "--force"}).code == 0);
 }
 
+TEST_CASE("stats collect with gradients serves a budget, states its disk space, and refuses hybrids") {
+  const CollectFiles files;
+  const std::string tokens = files.path("tokens.safetensors"), stats = files.path("stats.safetensors");
+  const Json dry = json_of(files.collect({"--tokens", tokens, "--fisher", "--dry-run", "--json"}));
+  CHECK(dry["work_bytes"].get<uint64_t>() == 4 * 4 * 32 * dry["tokens"].get<uint64_t>());
+  CHECK_FALSE(json_of(files.collect({"--tokens", tokens, "--dry-run", "--json"})).contains("work_bytes"));
+  const Json json = json_of(files.collect({"--tokens", tokens, "--fisher", "--guided", "--json", "-q"}));
+  CHECK(json["weighting"] == "guided");
+  for (const Json& entry : json["entries"]) CHECK(entry["fisher"] == true);
+  CHECK(run_program({"stats", "check", stats, files.path("model"), "-q"}).code <= 1);
+  const Outcome made = run_program({"quantize", files.path("model"), files.path("half"), "--pattern", "2:4",
+                                    "--stats", stats, "--budget", "0.5", "-q"});
+  CHECK_MESSAGE(made.code == 0, made.err);
+
+  const DecoderFiles hybrid("qwen3_next");
+  std::ofstream(files.scratch / "text") << std::string(100, 'A');
+  for (const char* option : {"--fisher", "--guided"}) {
+    const Outcome refused = run_program({"stats", "collect", hybrid.path("model"), "--tokens", tokens, option,
+                                         "-o", files.path("other.safetensors")});
+    CHECK(refused.code == 2);
+    check_one_line(refused, "found qwen3_next, whose linear attention has none");
+  }
+}
+
 TEST_CASE("killed before any write or rename, collect and merge leave no half file that looks whole") {
   if (!can_inject()) return;
   const CollectFiles files;
@@ -129,6 +153,8 @@ TEST_CASE("stats refuses options of collect elsewhere, and what collect lacks, w
       "expected --output, found none");
   check_one_line(run_program({"stats", "inspect", files.path("model"), "--held-out", "1"}),
                  "--held-out: expected with collect, found with inspect");
+  check_one_line(run_program({"stats", "inspect", files.path("model"), "--fisher"}),
+                 "--fisher: expected with collect, found with inspect");
 }
 
 }  // namespace cli_collect_test

@@ -334,6 +334,23 @@ TEST_CASE("the same bytes for any number of threads, and what a dry run says of 
   CHECK(dry["compress"]["peak_memory"].get<uint64_t>() > 0);
 }
 
+TEST_CASE(
+    "compress guided by gradients is proven by its statistics, and the same for any number of threads") {
+  const CompressFiles files("qwen3_moe");
+  const std::string stats = files.path("stats");
+  const Outcome one = files.compress("one", {"--to", "nvfp4", "--guided", "--keep-stats", stats, "-j", "1"});
+  REQUIRE_MESSAGE(one.code == 0, one.err);
+  REQUIRE(files.compress("three", {"--to", "nvfp4", "--guided", "-j", "3"}).code == 0);
+  CHECK((read_tree(files.path("one")) == read_tree(files.path("three"))));
+  CHECK_FALSE(fs::exists(files.path("one.compressing")));
+  const Outcome proven =
+      run_program({"validate", files.path("one"), "--source", files.path("model"), "--stats", stats});
+  CHECK_MESSAGE(proven.code == 0, proven.err);
+  CHECK(files.compress("one", {"--to", "nvfp4", "--guided", "--keep-stats", stats, "--resume"}).code == 0);
+  CHECK(files.compress("one", {"--to", "nvfp4", "--keep-stats", stats, "--resume"}).code == 2);
+  CHECK(files.compress("two", {"--to", "nvfp4", "--guided", "--token-weights", stats}).code == 2);
+}
+
 TEST_CASE("compress refuses what it cannot do, one message each") {
   const CompressFiles files("llama");
   const auto refused = [&](const Words& words, const std::string& message) {

@@ -7,6 +7,7 @@
 #include "kernels/floats/device_vectors.h"
 #include "lib/base/threads/interrupt.h"
 #include "lib/jobs/compress/compress.h"
+#include "lib/jobs/compress/guided_weights.h"
 
 namespace twofour {
 namespace {
@@ -71,6 +72,23 @@ const char* stage_word(LayerStage stage) {
 }
 
 }  // namespace
+
+void Compression::guide() {
+  const fs::path file = work_ / kGuidedWeights;
+  if (!WorkState::read(work_)) {
+    fs::create_directories(work_);
+    progress_->phase = "weighing tokens";
+    uint64_t bytes = 0;
+    for (const TensorInfo& t : dense_.checkpoint().tensors()) bytes += t.bytes();
+    progress_->total = bytes;
+    write_guided_weights(
+        dense_, {input_.windows, wanted_}, work_ / kBackwardStreams, file,
+        [&](double share) { progress_->done = static_cast<uint64_t>(share * static_cast<double>(bytes)); });
+    check_unchanged();
+    progress_->done = 0;
+  }
+  weights_ = TokenWeights::open(file, tokens_, wanted_);
+}
 
 std::vector<Compression::Round> Compression::rounds(int64_t layer) const {
   std::set<LayerStage> stages;

@@ -13,9 +13,11 @@
 #include "lib/base/io/hash.h"
 #include "lib/base/io/machine_memory.h"
 #include "lib/jobs/compress/encoded_linears.h"
+#include "lib/jobs/compress/guided_weights.h"
 #include "lib/jobs/compress/work_folder.h"
 #include "lib/jobs/convert/resume.h"
 #include "lib/recipe/statistics/check_statistics.h"
+#include "lib/run/collect/backward_pass.h"
 #include "lib/run/eval/windows.h"
 
 namespace twofour {
@@ -103,6 +105,7 @@ Compression::Compression(const fs::path& model, const Recipe& recipe, CompressIn
       dense_(Decoder::open(model, recipe.zero_points)),
       compressed_(Decoder::open(model, recipe.zero_points)) {
   check_windows(dense_, input_.windows);
+  if (input_.is_guided) check_gradients(dense_);
   for (const auto& w : input_.windows) tokens_ += static_cast<int64_t>(w.size());
   std::set<std::string> all;
   if (auto head = dense_.head_group()) head_.push_back(std::move(*head));
@@ -119,13 +122,12 @@ Compression::Compression(const fs::path& model, const Recipe& recipe, CompressIn
   batches_ = batches_of(input_.windows, 0, bytes_per_token());
   planned_ = std::make_unique<SolvedLinears>(model, with_statistics(recipe_, planning_statistics(), kNoHash),
                                              compute_);
-  std::set<std::string> wanted;
   std::set_intersection(all.begin(), all.end(), planned_->by_statistics().begin(),
-                        planned_->by_statistics().end(), std::inserter(wanted, wanted.end()));
-  if (wanted.empty())
+                        planned_->by_statistics().end(), std::inserter(wanted_, wanted_.end()));
+  if (wanted_.empty())
     throw Error(fmt::format("{}: expected linears that the options choose, found none", model.string()));
-  if (!input_.token_weights.empty()) weights_ = TokenWeights::open(input_.token_weights, tokens_, wanted);
-  plan_entries(wanted, weights_.has_value());
+  if (!input_.token_weights.empty()) weights_ = TokenWeights::open(input_.token_weights, tokens_, wanted_);
+  plan_entries(wanted_, has_weights());
   plan_file();
   plan_memory(0);
   check_unchanged();
@@ -204,7 +206,7 @@ std::shared_ptr<const Statistics> Compression::planning_statistics() const {
   return std::make_shared<const Statistics>(Statistics::open_unfinished(path));
 }
 
-std::string Compression::weighting() const { return input_.token_weights.empty() ? "plain" : "guided"; }
+std::string Compression::weighting() const { return has_weights() ? "guided" : "plain"; }
 
 uint64_t Compression::bytes_per_token() const {
   uint64_t widest = 0;
@@ -243,6 +245,11 @@ CompressNeeds Compression::needs() const {
   needs.peak_memory = std::max(sums + largest_batch(batches_) * bytes_per_token() + dense_.fixed_bytes(),
                                planned_->peak_memory(jobs_)) +
                       (streams_in_memory_ ? bytes_of_streams() : 0) + (keeps_inputs_ ? bytes_of_kept() : 0);
+  if (!input_.is_guided) return needs;
+  const GuidedTokens tokens{input_.windows, wanted_};
+  needs.work_bytes =
+      std::max(needs.work_bytes, BackwardPass::bytes_of_file(dense_, tokens_)) + guided_weights_bytes(tokens);
+  needs.peak_memory = std::max(needs.peak_memory, guided_weights_memory(dense_, tokens));
   return needs;
 }
 
@@ -251,7 +258,9 @@ Json Compression::describe_input() const {
   return {{"weights", final_norm_hash(dense_.checkpoint())},
           {"tokens", hash_tokens(input_.windows).hex()},
           {"sequential", sequential_word(input_.sequential)},
-          {"token_weights", weights_ ? hash_file(input_.token_weights).hex() : ""}};
+          {"token_weights", input_.is_guided ? "guided"
+                            : weights_       ? hash_file(input_.token_weights).hex()
+                                             : ""}};
 }
 
 std::string Compression::input_hash() const { return hash_text(describe_input().dump()).hex(); }
@@ -263,6 +272,7 @@ Json Compression::find_identity() const {
                    {"recipe", recipe_to_json(planned_->plan().recipe)},
                    {"device", device_name(dense_.device())},
                    {"isa", std::string(isa_name(best_isa()))}});
+  if (input_.is_guided) identity["guided_weights"] = hash_file(work_ / kGuidedWeights).hex();
   return identity;
 }
 
@@ -282,6 +292,7 @@ bool Compression::is_work_folder(const fs::path& work) {
   for (const auto& entry : fs::directory_iterator(work)) {
     const std::string name = entry.path().filename().string();
     const bool is_ours = name == WorkState::kName || name == temporary_name(WorkState::kName) ||
+                         name == kGuidedWeights || name == temporary_name(kGuidedWeights) ||
                          name == kStatistics || name == WorkFolder::kLock || name.starts_with("streams-") ||
                          name.starts_with(kSolved);
     if (!is_ours) return false;
@@ -323,6 +334,7 @@ void Compression::check_left(const WorkState& left, uint64_t statistics_bytes) c
 void Compression::start(const fs::path& work) {
   check_unchanged();
   work_ = work;
+  if (input_.is_guided) guide();
   identity_ = find_identity();
   run_ = fingerprint(planned_->source(), planned_->plan(), nullptr);
   run_["compress"] = identity_;

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,8 @@ struct CompressInput {
   std::vector<std::vector<int32_t>> windows;  ///< tokens of each window; windows are independent texts
   std::string text;                           ///< description of the windows, which is stored in the file
   std::filesystem::path token_weights{};      ///< see TokenWeights; if empty, every token has weight 1
+  bool is_guided =
+      false;  ///< weights of tokens come from a backward pass instead, see write_guided_weights()
   Sequential sequential = Sequential::kNone;
   /// Bytes of memory that residual streams, and inputs that are used twice, may take. If empty, a quarter of
   /// the memory of the machine, or of what is free on the device.
@@ -109,6 +112,9 @@ class Compression {
   bool is_sequential() const { return input_.sequential != Sequential::kNone; }
   int models() const { return is_sequential() ? 2 : 1; }
   uint64_t bytes_per_token() const;
+  bool has_weights() const { return input_.is_guided || !input_.token_weights.empty(); }
+  /// Computes the weights of tokens, unless the work folder has those of a run that resumes, and opens them.
+  void guide();
 
   /// Decides what stays in memory, or on the device if it has `device_bytes` free bytes.
   void plan_memory(uint64_t device_bytes);
@@ -172,7 +178,8 @@ class Compression {
   StatisticsWriter writer_;
   int64_t tokens_ = 0;
   Json identity_;
-  Json run_;  ///< the data that must be equal in a run that resumes
+  Json run_;                      ///< the data that must be equal in a run that resumes
+  std::set<std::string> wanted_;  ///< linears whose weights are chosen by statistics
   std::optional<TokenWeights> weights_;
 
   bool streams_in_memory_ = false, streams_on_device_ = false, keeps_inputs_ = false;

@@ -18,6 +18,8 @@
 namespace twofour {
 namespace {
 
+constexpr std::string_view kFisherRowsEnd = ".fisher_rows";
+
 constexpr size_t kShownMissing = 5;
 constexpr size_t kReadAtOnce = 1 << 18;  // numbers
 
@@ -121,6 +123,13 @@ void hold_statistics(const Statistics& statistics, const Checkpoint& checkpoint,
     problems.add("{}: {}: expected [{}, {}] (as in {}), found {}", path, t.name, part.n, part.k, name,
                  describe(t));
   }
+  for (const TensorInfo& t : statistics.tensors()) {
+    if (!t.name.ends_with(kFisherRowsEnd)) continue;
+    const std::string name = t.name.substr(0, t.name.size() - kFisherRowsEnd.size());
+    const auto at = names.find(name);
+    if (at == names.end() || t.shape[0] == at->second.n) continue;
+    problems.add("{}: {}: expected [{}] (as in {}), found {}", path, t.name, at->second.n, name, describe(t));
+  }
 }
 
 std::string final_norm_hash(const Checkpoint& c) {
@@ -173,11 +182,19 @@ void check_sums(const Statistics& s, int threads, Problems& problems) {
   }
   for (size_t i = 0; i < s.tensors().size(); ++i) {
     const TensorInfo& t = s.tensors()[i];
-    if (!t.name.ends_with(".target_offset") && !t.name.ends_with(".saliency")) continue;
+    const bool is_rows = t.name.ends_with(kFisherRowsEnd);
+    if (!is_rows && !t.name.ends_with(".target_offset") && !t.name.ends_with(".saliency")) continue;
     attempt([&] {
       std::vector<float> some(kReadAtOnce);
-      for (uint64_t at = 0, count = t.bytes() / sizeof(float); at < count; at += some.size())
-        s.read(i, at, std::span(some).first(std::min<uint64_t>(some.size(), count - at)));
+      for (uint64_t at = 0, count = t.bytes() / sizeof(float); at < count; at += some.size()) {
+        const auto read = std::span(some).first(std::min<uint64_t>(some.size(), count - at));
+        s.read(i, at, read);
+        for (size_t j = 0; is_rows && j < read.size(); ++j) {
+          if (read[j] < 0)
+            throw Error(fmt::format("{}: {}: element {}: expected a sum of squares, found {}",
+                                    s.path().string(), t.name, at + j, read[j]));
+        }
+      }
     });
   }
 }

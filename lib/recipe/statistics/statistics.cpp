@@ -17,20 +17,17 @@ namespace {
 constexpr std::string_view kHeldout = "heldout.";
 constexpr std::string_view kSaliency = ".saliency";
 constexpr std::string_view kTargetOffset = ".target_offset";
+constexpr std::string_view kFisherRows = ".fisher_rows";
 
 struct Leaf {
   std::string_view name;
   DType dtype;
 };
-constexpr Leaf kLeaves[] = {{".hessian", DType::kF32},
-                            {".hessian_blocks", DType::kF32},
-                            {".sum_squares", DType::kF32},
-                            {".count", DType::kI64},
-                            {kTargetOffset, DType::kF32},
-                            {".fisher_hessian", DType::kF32},
-                            {".sum_squared_weights", DType::kF64},
-                            {".amax", DType::kF32},
-                            {kSaliency, DType::kF32}};
+constexpr Leaf kLeaves[] = {{".hessian", DType::kF32},     {".hessian_blocks", DType::kF32},
+                            {".sum_squares", DType::kF32}, {".count", DType::kI64},
+                            {kTargetOffset, DType::kF32},  {".fisher_hessian", DType::kF32},
+                            {kFisherRows, DType::kF32},    {".sum_squared_weights", DType::kF64},
+                            {".amax", DType::kF32},        {kSaliency, DType::kF32}};
 
 /// The order of a symmetric matrix, from the shape of its tensor. 0 if a symmetric matrix cannot have that
 /// shape.
@@ -199,6 +196,11 @@ std::vector<StatisticsEntry> Statistics::read_entries(std::string_view prefix) {
       target_offsets_[std::string(name.substr(0, dot))] = i;
       continue;
     }
+    if (leaf == kFisherRows) {
+      if (is_heldout) wrong("gradients among the statistics that are solved by");
+      if (t.shape.size() != 1) wrong("[N]");
+      continue;
+    }
     StatisticsEntry& e = found[std::string(name.substr(0, dot))];
     const auto set_order = [&](int64_t k, std::string_view expected) {
       if (k <= 0) wrong(expected);
@@ -278,6 +280,14 @@ Statistics::Served Statistics::serve(const std::vector<StatisticsEntry>& entries
 }
 
 void Statistics::check_target_offsets() const {
+  for (size_t i = 0; i < tensors().size(); ++i) {
+    const std::string_view name = tensors()[i].name;
+    if (!name.ends_with(kFisherRows)) continue;
+    const std::string_view linear = name.substr(0, name.size() - kFisherRows.size());
+    if (!served_.contains(linear))
+      throw Error(
+          fmt::format("{}: expected an entry or a group that serves {}, found none", where(i), linear));
+  }
   for (const auto& [linear, tensor] : target_offsets_) {
     const TensorInfo& t = tensors()[tensor];
     const auto at = served_.find(linear);

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "lib/base/io/file.h"
 #include "lib/base/threads/passive_waiting.h"
 #include "lib/recipe/statistics/check_statistics.h"
+#include "lib/run/collect/backward_pass.h"
 #include "lib/run/collect/batches.h"
 #include "lib/run/collect/input_sums.h"
 #include "lib/run/collect/statistics_writer.h"
@@ -19,16 +21,22 @@ size_t at(int64_t i) { return static_cast<size_t>(i); }
 /// The sums of one layer.
 class LayerSums : public LayerWatcher {
  public:
-  /// `device` computes the products, or the CPU if it is nullptr.
-  LayerSums(const std::vector<InputGroup>& groups, DeviceSums* device)
-      : groups_(groups), device_(device), sums_(groups.size()), saliency_(at(experts_of(groups))) {
+  /// `device` computes the products, or the CPU if it is nullptr. Without `with_inputs` only saliency is
+  /// added up.
+  LayerSums(const std::vector<InputGroup>& groups, DeviceSums* device, bool with_inputs = true)
+      : groups_(groups),
+        device_(device),
+        with_inputs_(with_inputs),
+        sums_(groups.size()),
+        saliency_(at(experts_of(groups))) {
     for (InputSums& s : sums_) s.device = device;
   }
   void see_input(size_t group, std::span<const float> x, std::span<const int64_t>) override {
-    sums_[group].add(x, groups_[group].k);
+    if (with_inputs_) sums_[group].add(x, groups_[group].k);
   }
   bool see_on_device(size_t group, const float* x, int64_t rows, int64_t k, std::span<const int64_t>,
                      const cuda::DeviceStream& stream) override {
+    if (!with_inputs_) return true;
     stream.synchronize();
     sums_[group].add_on_device(x, rows, k);
     device_->wait();
@@ -52,19 +60,37 @@ class LayerSums : public LayerWatcher {
  private:
   const std::vector<InputGroup>& groups_;
   DeviceSums* device_;
+  bool with_inputs_;
   std::vector<InputSums> sums_;
   std::vector<double> saliency_;
 };
 
+/// The entries of a layer or of the head, and the group of each; SIZE_MAX for the downs of all experts.
+struct LayerPlan {
+  LayerPlan(const Decoder& model, const std::vector<InputGroup>& groups, const CollectInput& input) {
+    if (input.gradients.any()) {
+      entries = gradient_entries(model, groups, input.gradients, of_groups);
+      return;
+    }
+    entries = entries_of(groups);
+    for (size_t g = 0; g < entries.size(); ++g) of_groups.push_back(g < groups.size() ? g : SIZE_MAX);
+  }
+  std::vector<PlannedEntry> entries;
+  std::vector<size_t> of_groups;
+};
+
 StatisticsWriter plan_file(const Decoder& model, const CollectInput& input) {
   StatisticsWriter writer;
+  const auto plan = [&](const std::vector<InputGroup>& groups) {
+    for (const PlannedEntry& e : LayerPlan(model, groups, input).entries) writer.plan(e, input.held_out > 0);
+  };
   for (int64_t layer = 0; layer < model.shape().layers; ++layer) {
     const std::vector<InputGroup>& groups = model.input_groups(layer);
-    for (const PlannedEntry& e : entries_of(groups)) writer.plan(e, input.held_out > 0);
+    plan(groups);
     const std::string block = block_of(groups);
     if (!block.empty()) writer.plan_saliency(block, experts_of(groups));
   }
-  if (const auto head = model.head_group()) writer.plan(entries_of({*head}).front(), input.held_out > 0);
+  if (const auto head = model.head_group()) plan({*head});
   return writer;
 }
 
@@ -78,10 +104,55 @@ std::vector<TokenBatch> batches_of_input(const Decoder& model, const CollectInpu
   return batches_of(input.windows, input.held_out, model.bytes_per_token());
 }
 
+/// The windows whose sums are not held out.
+std::vector<std::vector<int32_t>> counted_windows(const CollectInput& input) {
+  return {input.windows.begin(), input.windows.end() - input.held_out};
+}
+
+/// The memory of a backward pass, with the sums of the layer that has the largest.
+uint64_t backward_memory(const Decoder& model, const CollectInput& input) {
+  uint64_t sums = 0;
+  for (int64_t layer = 0; layer < model.shape().layers; ++layer)
+    sums = std::max(sums, GradientSums::bytes(model, model.input_groups(layer), input.gradients));
+  if (const auto head = model.head_group())
+    sums = std::max(sums, GradientSums::bytes(model, {*head}, input.gradients));
+  return sums + BackwardPass::bytes_of_batch(model, counted_windows(input));
+}
+
+/// Runs backward from the head to the first layer, and writes the sums of each layer.
+void collect_gradients(const Decoder& model, const CollectInput& input, BackwardPass& pass,
+                       const StatisticsWriter& writer, DeviceSums* device, uint64_t layer_bytes,
+                       Progress& progress) {
+  progress.phase = "running backward";
+  const auto run = [&](const std::vector<InputGroup>& groups, const auto& backward) {
+    GradientSums sums(model, groups, input.gradients, device);
+    backward(
+        [&](const TokenBatch& b) {
+          sums.begin_batch(b.rows);
+          return &sums;
+        },
+        [&](const TokenBatch&) {
+          sums.end_batch();
+          progress.done += 3 * layer_bytes;
+        });
+    sums.write(writer);
+  };
+  if (const auto head = model.head_group()) {
+    run({*head}, [&](const auto& watch, const auto& done) { pass.run_head(watch, done); });
+  } else {
+    pass.run_head([](const TokenBatch&) { return nullptr; }, [](const TokenBatch&) {});
+  }
+  for (int64_t layer = model.shape().layers - 1; layer >= 0; --layer)
+    run(model.input_groups(layer),
+        [&](const auto& watch, const auto& done) { pass.run_layer(layer, watch, done); });
+}
+
 }  // namespace
 
 CollectPlan plan_collection(const Decoder& model, const CollectInput& input) {
   check_windows(model, input.windows);
+  const bool has_gradients = input.gradients.any();
+  if (has_gradients) check_gradients(model);
   CollectPlan plan;
   const size_t kept = input.windows.size() - at(input.held_out);
   for (size_t i = 0; i < input.windows.size(); ++i)
@@ -105,6 +176,9 @@ CollectPlan plan_collection(const Decoder& model, const CollectInput& input) {
                      all * sizeof(float) * at(model.shape().residual()) +
                      largest_batch(batches) * model.bytes_per_token() + model.fixed_bytes();
   plan.weights_read = bytes_of_weights(model) * batches.size();
+  if (!has_gradients) return plan;
+  plan.work_bytes = BackwardPass::bytes_of_file(model, plan.tokens);
+  plan.peak_memory = std::max(plan.peak_memory, backward_memory(model, input));
   return plan;
 }
 
@@ -115,6 +189,13 @@ void collect_statistics(const Decoder& model, const CollectInput& input, const s
   const ModelShape& m = model.shape();
   progress.phase = "collecting";
   progress.total = plan.weights_read;
+  const bool has_gradients = input.gradients.any();
+  const std::vector<std::vector<int32_t>> counted = counted_windows(input);
+  std::optional<BackwardPass> pass;
+  if (has_gradients) {
+    pass.emplace(model, counted, out.parent_path() / temporary_name(out.filename().string() + ".streams"));
+    progress.total += 3 * pass->batches().size() * bytes_of_weights(model);
+  }
   AtomicFile file(out);
   StatisticsWriter writer = plan_file(model, input);
   file.resize(
@@ -122,7 +203,7 @@ void collect_statistics(const Decoder& model, const CollectInput& input, const s
                     {"tokens", fmt::format("{}", plan.tokens)},
                     {"text", input.text},
                     {"device", device_name(model.device())},
-                    {"weighting", "plain"}},
+                    {"weighting", input.gradients.guided ? "guided" : "plain"}},
                    [&](uint64_t offset, std::span<const uint8_t> bytes) { file.write(offset, bytes); }));
   const auto device = model.device() == Device::cuda ? std::make_unique<DeviceSums>() : nullptr;
   const std::vector<int32_t> tokens = join_windows(input.windows);
@@ -132,34 +213,52 @@ void collect_statistics(const Decoder& model, const CollectInput& input, const s
   const auto rows_of = [&](const TokenBatch& b) {
     return std::span(hidden).subspan(b.row * at(m.residual()), b.rows * at(m.residual()));
   };
-  const auto write_all = [&](const std::vector<PlannedEntry>& entries, LayerSums& sums,
-                             const std::string& prefix) {
+  // A backward pass writes guided sums, but not those of held-out tokens.
+  const bool is_guided = input.gradients.guided;
+  const auto write_all = [&](const LayerPlan& layer, LayerSums& sums, const std::string& prefix) {
+    if (is_guided && prefix.empty()) return;
     sums.finish();
-    for (size_t i = 0; i < sums.sums().size(); ++i) writer.write(entries[i], sums.sums()[i], prefix);
-    if (entries.size() > sums.sums().size()) writer.write(entries.back(), sums.shared(), prefix);
+    for (size_t i = 0; i < layer.entries.size(); ++i) {
+      const size_t group = layer.of_groups[i];
+      if (group == SIZE_MAX) {
+        writer.write(layer.entries[i], sums.shared(), prefix);
+      } else {
+        writer.write(layer.entries[i], sums.sums()[group], prefix);
+      }
+    }
+  };
+  const auto keep = [&](int64_t layer, const TokenBatch& b) {
+    if (has_gradients && !b.held_out) pass->keep(layer, b.row, rows_of(b));
   };
   const uint64_t layer_bytes = bytes_of_weights(model) / at(m.layers);
   for (int64_t layer = 0; layer < m.layers; ++layer) {
     const std::vector<InputGroup>& groups = model.input_groups(layer);
-    LayerSums sums(groups, device.get()), held_out(groups, device.get());
+    LayerSums sums(groups, device.get(), !is_guided), held_out(groups, device.get());
     for (const TokenBatch& b : batches) {
+      keep(layer, b);
       model.run_layer(layer, parts_of(b, input.windows), rows_of(b), b.held_out ? &held_out : &sums);
       progress.done += layer_bytes;
     }
-    const std::vector<PlannedEntry> entries = entries_of(groups);
-    write_all(entries, sums, "");
-    if (input.held_out > 0) write_all(entries, held_out, kHeldOut);
+    const LayerPlan planned(model, groups, input);
+    write_all(planned, sums, "");
+    if (input.held_out > 0) write_all(planned, held_out, kHeldOut);
     if (const std::string block = block_of(groups); !block.empty())
       writer.write_saliency(block, sums.saliency());
   }
   if (const auto head = model.head_group()) {
     const std::vector<InputGroup> groups{*head};
-    LayerSums sums(groups, device.get()), held_out(groups, device.get());
+    const LayerPlan planned(model, groups, input);
+    LayerSums sums(groups, device.get(), !is_guided), held_out(groups, device.get());
     for (const TokenBatch& b : batches) {
       (b.held_out ? held_out : sums).see_input(0, model.normalize(rows_of(b)), {});
     }
-    write_all(entries_of(groups), sums, "");
-    if (input.held_out > 0) write_all(entries_of(groups), held_out, kHeldOut);
+    write_all(planned, sums, "");
+    if (input.held_out > 0) write_all(planned, held_out, kHeldOut);
+  }
+  if (has_gradients) {
+    for (const TokenBatch& b : batches) keep(m.layers, b);
+    hidden = {};
+    collect_gradients(model, input, *pass, writer, device.get(), layer_bytes, progress);
   }
   model.checkpoint().check_same_files();
   // The header is written last, so that a file of a killed run never looks complete.

@@ -45,6 +45,8 @@ struct PlannedEntry {
     int64_t n;
   };
   std::vector<Target> targets = {};
+  bool has_fisher = false;        ///< the entry has a `fisher_hessian`
+  std::vector<Target> rows = {};  ///< linears that have `fisher_rows`
 };
 
 /// The entries of a layer. There is one for each group, in order. If the layer has experts, there is one more

@@ -37,6 +37,9 @@ std::vector<TensorInfo> tensors_of(const PlannedEntry& e, bool held_out) {
   }
   for (const PlannedEntry::Target& t : e.targets)
     all.push_back(tensor_of(t.linear + ".target_offset", DType::kF32, {t.n, e.k}));
+  if (e.has_fisher) all.push_back(tensor_of(e.name + ".fisher_hessian", DType::kF32, {e.k * (e.k + 1) / 2}));
+  for (const PlannedEntry::Target& t : e.rows)
+    all.push_back(tensor_of(t.linear + ".fisher_rows", DType::kF32, {t.n}));
   return all;
 }
 
@@ -85,26 +88,42 @@ void StatisticsWriter::put(const std::string& name, uint64_t offset, std::span<c
        {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()});
 }
 
+/// Writes the upper triangle of products [k, k] times a factor. Products that are empty are 0.
+void StatisticsWriter::write_products(const std::string& entry, const char* leaf, int64_t k,
+                                      const std::vector<float>& products, float factor) const {
+  std::vector<float> row(static_cast<size_t>(k));
+  uint64_t offset = 0;
+  for (int64_t i = 0; i < k; ++i) {
+    for (int64_t j = i; j < k; ++j)
+      row[static_cast<size_t>(j)] =
+          products.empty() ? 0.0f : products[static_cast<size_t>(i * k + j)] * factor;
+    const std::span<const float> own = std::span<const float>(row).subspan(static_cast<size_t>(i));
+    check_finite(entry, own);
+    put(entry + leaf, offset, own);
+    offset += own.size_bytes();
+  }
+}
+
 void StatisticsWriter::write(const PlannedEntry& e, const InputSums& sums, const std::string& prefix) const {
   const std::string name = prefix + e.name;
   const double mean = sums.mean_weight(name);
-  const auto factor = static_cast<float>(static_cast<double>(e.times) / mean);
-  std::vector<float> row(static_cast<size_t>(e.k));
-  uint64_t offset = 0;
-  for (int64_t i = 0; i < e.k; ++i) {
-    for (int64_t j = i; j < e.k; ++j)
-      row[static_cast<size_t>(j)] =
-          sums.products.empty() ? 0.0f : sums.products[static_cast<size_t>(i * e.k + j)] * factor;
-    const std::span<const float> own = std::span<const float>(row).subspan(static_cast<size_t>(i));
-    check_finite(name, own);
-    put(name + ".hessian", offset, own);
-    offset += own.size_bytes();
-  }
+  write_products(name, ".hessian", e.k, sums.products,
+                 static_cast<float>(static_cast<double>(e.times) / mean));
   const double squares = sums.squares * static_cast<double>(e.times) / (mean * mean);
   put(name + ".amax", 0, std::span<const float>(&sums.amax, 1));
   put(name + ".sum_squared_weights", 0, std::span<const double>(&squares, 1));
   const int64_t count = sums.count * e.times;
   put(name + ".count", 0, std::span<const int64_t>(&count, 1));
+}
+
+void StatisticsWriter::write_fisher(const PlannedEntry& e, const InputSums& fisher, double share) const {
+  write_products(e.name, ".fisher_hessian", e.k, fisher.products, static_cast<float>(share));
+}
+
+void StatisticsWriter::write_fisher_rows(const std::string& linear, const std::vector<double>& sums) const {
+  const std::vector<float> values(sums.begin(), sums.end());
+  check_finite(linear + ".fisher_rows", values);
+  put(linear + ".fisher_rows", 0, std::span<const float>(values));
 }
 
 void StatisticsWriter::write_count(const PlannedEntry& e, int64_t count) const {

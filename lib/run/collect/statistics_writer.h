@@ -38,6 +38,10 @@ class StatisticsWriter {
   void write_unfinished_header() const;
   /// Writes a planned entry. `prefix` is "" or "heldout.". Throws Error if sums are not finite.
   void write(const PlannedEntry& entry, const InputSums& sums, const std::string& prefix = "") const;
+  /// Writes `fisher_hessian` of a planned entry, its sums times `share`.
+  void write_fisher(const PlannedEntry& entry, const InputSums& fisher, double share) const;
+  /// Writes `fisher_rows` of a linear.
+  void write_fisher_rows(const std::string& linear, const std::vector<double>& sums) const;
   /// Writes only the count of an entry.
   void write_count(const PlannedEntry& entry, int64_t count) const;
   /// Writes rows of a target offset, from row `row` on. They are sums over tokens.
@@ -48,6 +52,8 @@ class StatisticsWriter {
 
  private:
   void put_header(const std::string& header) const;
+  void write_products(const std::string& entry, const char* leaf, int64_t k,
+                      const std::vector<float>& products, float factor) const;
   template <class T>
   void put(const std::string& name, uint64_t offset, std::span<const T> values) const;
 

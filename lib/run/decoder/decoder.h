@@ -131,6 +131,8 @@ class Decoder {
 
   const ModelShape& shape() const;
   const Checkpoint& checkpoint() const;
+  /// The bound weights, for backward passes.
+  const DecoderState& state() const { return *state_; }
   /// Bytes of memory that run_layer() needs: for each token of a batch, without the token's own row, and for
   /// each call.
   uint64_t bytes_per_token() const;

@@ -12,9 +12,7 @@
 #include "lib/run/decoder/state.h"
 
 namespace twofour {
-namespace {
 
-/// Computes the gated activation of `gate` and `up` into `gate`.
 void apply_gate(const GateShape& g, float* gate, float* up, int64_t count) {
   if (g.is_relu2) {
     for (int64_t i = 0; i < count; ++i) {
@@ -39,6 +37,8 @@ void apply_gate(const GateShape& g, float* gate, float* up, int64_t count) {
   }
   float_ops(best_isa()).gate_units(gate, up, count, g.slope, g.offset);
 }
+
+namespace {
 
 /// The output of the MLP for `x` [m, H], computed on all threads. Empty if the run ends before down.
 std::vector<float> run_mlp(const DecoderState& s, const MlpWeights& w, const float* x, int64_t m,

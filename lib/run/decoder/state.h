@@ -144,6 +144,8 @@ void run_compressed(const DecoderState& state, int64_t layer, std::span<const Se
                     HalfRows rows, const HalfRun& run);
 void run_feed_forward(const DecoderState& state, int64_t layer, std::span<const SequencePart> batch,
                       HalfRows rows, const HalfRun& run);
+/// Computes the gated activation of `gate` and `up` into `gate`. If the shape has a limit, clamps both first.
+void apply_gate(const GateShape& shape, float* gate, float* up, int64_t count);
 /// One of these functions. If the model has several residual streams, the half reads a mix of them and writes
 /// to all. `hidden` is [tokens, streams * H].
 void run_half_on_cpu(const DecoderState& state, int64_t layer, LayerHalf half,

@@ -96,7 +96,7 @@ void check_fisher(const std::vector<GroupEncoding>& groups, const Statistics& st
   throw Error(fmt::format(
       "{}: expected fisher_hessian and tokens, which give the cost of a change, for each of {}, found none "
       "for "
-      "{}, the first {}; examples/statistics/collect.py --fisher makes such a file, stats collect does not",
+      "{}, the first {}; stats collect --fisher makes such a file",
       statistics.path().string(), counted(all, "matrix", "matrices"), without, first));
 }
 
