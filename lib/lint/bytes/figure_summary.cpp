@@ -171,6 +171,9 @@ MatrixFigures FigureCounter::figures() const {
     f.scale_mean = share_of(sum, count);
     f.scale_sd = std::sqrt(std::max(0.0, share_of(squares, count) - f.scale_mean * f.scale_mean));
   }
+  // Pruned blocks have scales of their own, so that these have no order.
+  constexpr uint64_t kPruned = 10;
+  if (kPruned * zero_blocks_ > blocks_) f.swizzled = f.transposed = {};
   count_columns(f);
   judge_levels(f);
   judge_dead_blocks(f);

@@ -12,6 +12,7 @@
 #include "lib/lint/chunks/number_counts.h"
 #include "lib/lint/chunks/number_kind.h"
 #include "lib/lint/chunks/pieces.h"
+#include "lib/lint/chunks/zeros.h"
 
 /// Figures that one pass over the bytes of weights collects, less than 1 KiB for each matrix. With them
 /// matrices can be compared without reading them again.
@@ -65,14 +66,19 @@ struct MatrixFigures {
   uint64_t codes = 0, scales = 0;
   /// Number of lines of zeros, length of the longest run of them, and the line at which this run begins.
   uint64_t zero_lines = 0, longest_zero_lines = 0, first_zero_line = 0;
+  ZeroPlaces zero_rows{}, zero_places{};  ///< the lines of zeros, and the columns of zeros
+  uint32_t live_zero_lines = 0;           ///< lines of zeros under block scales that are not those of zeros
   uint64_t torn_lines = 0;  ///< lines in which a run of at least kTorn zero bytes begins or ends
   static constexpr uint64_t kTorn = 1024;
+  /// Lines with such a run that is also in the line before or behind, as of a block of zeros: number, the
+  /// first one, and the position behind the last one.
+  uint32_t block_lines = 0, first_block_line = UINT32_MAX, end_block_line = 0;
   /// Number of lines, not counting zero lines, that have the codes or values of an earlier line. Of these,
   /// the number of lines that directly follow that line.
   uint64_t repeated_lines = 0, doubled_lines = 0;
   uint64_t echo_lines = 0;  ///< lines in which one half, or every second number, repeats the other
-  /// Columns: all, those of zeros, those of zeros at the end.
-  uint64_t columns = 0, zero_columns = 0, trailing_zero_columns = 0;
+  /// Columns: all, those of zeros, those of zeros at the end, the longest run of those of zeros.
+  uint64_t columns = 0, zero_columns = 0, trailing_zero_columns = 0, longest_zero_columns = 0;
   uint64_t counted = 0;                ///< number of values behind the following figures
   double log2_rms = 0, log2_amax = 0;  ///< -infinity if all numbers are zero
   /// Of scales: mean of the logarithms without zeros; a few odd scales hardly change it.
@@ -120,8 +126,8 @@ struct MatrixFigures {
   /// The share of the block scales' variance that rows and columns explain beyond chance. `as_stored` is for
   /// the stored order, `otherwise` for another order of the same bytes. 0: unknown.
   struct Order {
-    double as_stored = 0, otherwise = 0;
-    double error = 0;  ///< standard deviation of both shares if they are due to chance
+    float as_stored = 0, otherwise = 0;
+    float error = 0;  ///< standard deviation of both shares if they are due to chance
   };
   Order swizzled{}, transposed{};
 };
@@ -178,7 +184,7 @@ class FigureCounter {
   void measure_order(std::span<const uint8_t> scales);
   bool is_new(uint64_t hash);
   bool is_echo(std::span<const uint8_t> bytes) const;
-  bool is_torn(std::span<const uint8_t> bytes, uint64_t begin, uint64_t size) const;
+  void take_torn(std::span<const uint8_t> bytes, uint64_t begin, uint64_t size);
   uint64_t hash_in_order() const;
   bool has_float_rows() const;
   bool is_codes() const;

@@ -7,7 +7,9 @@
 #include "formats/module_roles.h"
 #include "lib/lint/content/checks.h"
 #include "lib/lint/content/odd_values.h"
+#include "lib/lint/content/scaled_groups.h"
 #include "lib/lint/content/zeros_by_design.h"
+#include "lib/lint/siblings/zero_partners.h"
 
 namespace twofour {
 namespace {
@@ -133,27 +135,51 @@ class Content {
     return 5 * f.zero_lines >= f.plan.lines || (f.columns >= 16 && 5 * f.zero_columns >= f.columns);
   }
 
+  /// True if lines of zeros were removed on purpose: they are at random places, or another matrix lacks the
+  /// same channels, or the block scales of all of them are those of zeros.
+  static bool are_rows_removed(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    if (m.shares_zero_rows || are_scattered(f.zero_rows, f.longest_zero_lines, f.plan.lines)) return true;
+    return f.plan.scale_bytes > 0 && f.live_zero_lines == 0;
+  }
+  static bool are_columns_removed(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    return m.shares_zero_columns || are_scattered(f.zero_places, f.longest_zero_columns, f.columns);
+  }
+
+  /// Reports zeros that begin or end within lines. Zeros that pad columns make every line torn, and pruning
+  /// of blocks leaves many zeros elsewhere.
+  bool check_torn(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    constexpr double kPruned = 0.3;
+    if (f.torn_lines > 0 && 2 * f.torn_lines < f.plan.lines)
+      return report(m, "zero-regions",
+                    "expected weights, found zeros that begin or end within {} of {} rows, as if a part was "
+                    "never written",
+                    f.torn_lines, f.plan.lines);
+    const bool one = f.block_lines > 0 && f.end_block_line - f.first_block_line == f.block_lines;
+    if (!one || 2 * f.block_lines >= f.plan.lines || f.zero_share > kPruned) return false;
+    return report(m, "zero-regions", "expected weights, found a tile of zeros in {} rows from {} on",
+                  f.block_lines, f.first_block_line);
+  }
+
   /// Reports large regions of zeros. Padding and a few dead channels are zeros as well, but neither is as
   /// large as a quarter.
   bool check_zeros(const Member& m) {
     const MatrixFigures& f = *m.figures;
     if ((!m.is_linear && !is_embedding(m)) || !f.plan.is_rows) return false;
     if (is_router(m.name) && f.zero_lines > 0 && by_design_.padding_rows(m) >= f.zero_lines) return false;
-    // Zeros that pad columns make every line torn.
-    if (f.torn_lines > 0 && 2 * f.torn_lines < f.plan.lines) {
-      return report(m, "zero-regions",
-                    "expected weights, found zeros that begin or end within {} of {} rows, as if a part was "
-                    "never written",
-                    f.torn_lines, f.plan.lines);
-    }
+    if (check_torn(m)) return true;
     if (is_pruned(m)) return false;
+    const bool has_rows = f.zero_lines > 0 && !are_rows_removed(m),
+               has_columns = f.zero_columns > 0 && !are_columns_removed(m);
     const char* line = f.plan.k_outer ? "groups of sixteen columns" : "rows";
     const char* column = f.plan.k_outer ? "rows" : "columns";
-    if (f.plan.lines >= 8 && 5 * f.zero_lines >= f.plan.lines) {
+    if (has_rows && f.plan.lines >= 8 && 5 * f.zero_lines >= f.plan.lines) {
       return report(m, "zero-regions",
                     "expected weights, found zeros in {} of {} {}, from {} on {} consecutive ones",
                     f.zero_lines, f.plan.lines, line, f.first_zero_line, f.longest_zero_lines);
-    } else if (f.columns >= 16 && 5 * f.zero_columns >= f.columns) {
+    } else if (has_columns && f.columns >= 16 && 5 * f.zero_columns >= f.columns) {
       return report(m, "zero-regions", "expected weights, found zeros in {} of {} {}", f.zero_columns,
                     f.columns, column);
     }
@@ -167,14 +193,14 @@ class Content {
     const bool last = f.first_zero_line + f.longest_zero_lines == f.plan.lines &&
                       f.longest_zero_lines >= kFewLastLines &&
                       f.longest_zero_lines * f.plan.line_bytes >= kFewLastBytes;
-    if (last || f.longest_zero_lines >= std::max(kFewLines, f.plan.lines / 64)) {
+    if (has_rows && (last || f.longest_zero_lines >= std::max(kFewLines, f.plan.lines / 64))) {
       return report(m, "zero-regions",
                     "expected weights, as {} of {} like it have in all {}, found zeros in {} of {}, from {} "
                     "on {} consecutive ones",
                     kind.members - kind.with_lines, kind.members, line, f.zero_lines, f.plan.lines,
                     f.first_zero_line, f.longest_zero_lines);
     }
-    if (f.zero_columns >= std::max(kFewLines, f.columns / 32)) {
+    if (has_columns && f.zero_columns >= std::max(kFewLines, f.columns / 32)) {
       return report(m, "zero-regions",
                     "expected weights, as {} of {} like it have in all {}, found zeros in {} of {}",
                     kind.members - kind.with_columns, kind.members, column, f.zero_columns, f.columns);
@@ -220,7 +246,8 @@ class Content {
     // mixture of parts of several rows.
     const auto gain = [](const MatrixFigures::Order& o) {
       constexpr double kMore = 0.05, kErrors = 7;  // error of the difference between the two shares
-      return o.otherwise - std::max(0.0, o.as_stored) - std::max(kMore, kErrors * o.error);
+      return double{o.otherwise} - std::max(0.0, double{o.as_stored}) -
+             std::max(kMore, kErrors * double{o.error});
     };
     const bool swizzled = gain(f.swizzled) >= gain(f.transposed);
     const MatrixFigures::Order& order = swizzled ? f.swizzled : f.transposed;
@@ -228,7 +255,7 @@ class Content {
     sink_.add("scale-order", s_.at(s_.modules[f.module].block_scale),
               "expected block scales in the order of rows, which explains {:.0f} % of their "
               "variance, found an order that explains {:.0f} %: {}",
-              100 * std::max(0.0, order.as_stored), 100 * order.otherwise,
+              100 * std::max(0.0, double{order.as_stored}), 100 * double{order.otherwise},
               swizzled ? "the 128x4 order of a kernel" : "transposed");
   }
 
@@ -241,7 +268,8 @@ class Content {
     const MatrixFigures& scales = *m.scale_figures;
     // Rows of zeros may have any scale.
     if (m.figures->zero_lines + m.figures->zero_columns == 0 &&
-        scales.log2_amax - scales.log2_mean > kFarthest && std::isfinite(scales.log2_mean)) {
+        scales.log2_amax - scales.log2_mean > kFarthest && std::isfinite(scales.log2_mean) &&
+        !has_unused_scales(s_, m, kFarthest)) {
       return report(m, "suspicious-scale",
                     "expected scales of one order of magnitude, found {:.3g}, while their mean is {:.3g}",
                     std::exp2(scales.log2_amax), std::exp2(scales.log2_mean));

@@ -7,6 +7,7 @@
 
 #include "formats/weight_dialect.h"
 #include "lib/lint/bytes/checks.h"
+#include "lib/lint/siblings/zero_partners.h"
 
 namespace twofour {
 namespace {
@@ -108,6 +109,7 @@ std::vector<Member> list_members(const LintInput& s, std::span<const MatrixFigur
     m.log2_amax = f.log2_amax + scale;
     members.push_back(std::move(m));
   }
+  find_zero_partners(members);
   return members;
 }
 

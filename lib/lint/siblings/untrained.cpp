@@ -19,7 +19,7 @@ namespace {
 bool has_flat_rows(const Member& m, const Group& experts) {
   constexpr double kFlat = 0.6;
   const auto spread_of_rows = [](const Member& one) {
-    return (one.scale_figures != nullptr ? one.scale_figures : one.figures)->row_levels.spread;
+    return double{(one.scale_figures != nullptr ? one.scale_figures : one.figures)->row_levels.spread};
   };
   std::vector<double> spreads;
   for (const Member* other : experts) spreads.push_back(spread_of_rows(*other));
@@ -60,8 +60,8 @@ std::optional<Unevenness> unevenness_of(const Member& m) {
     rows = static_cast<double>(scales->counted) / columns;
   }
   if (!(cell > 0) || !(rows >= kFewLines) || !(columns >= kFewLines)) return std::nullopt;
-  return Unevenness{scales->row_levels.spread / cell * std::sqrt(columns),
-                    scales->column_levels.spread / cell * std::sqrt(rows)};
+  return Unevenness{double{scales->row_levels.spread} / cell * std::sqrt(columns),
+                    double{scales->column_levels.spread} / cell * std::sqrt(rows)};
 }
 
 /// Returns the spread of float scales in octaves, which follows from the mean of squares if their logarithms
