@@ -66,16 +66,28 @@ void FigureCounter::judge_levels(MatrixFigures& f) const {
   // A column of block scales is sixteen columns of weights.
   constexpr size_t kGroup = 16, kFewestRows = 1024;
   const bool floats = has_float_rows();
-  if (rows.size() >= kFewestRows && rows.size() == plan_.lines &&
-      (floats || (plan_.scale_bytes > 0 && !plan_.k_outer)) &&
-      rows.size() == columns.size() * (floats ? 1 : kGroup)) {
-    f.row_sketch = sketch_of(rows, kGroup);
+  const size_t inputs = columns.size() * (floats ? 1 : kGroup);
+  if (rows.size() == plan_.lines && inputs >= kFewestRows &&
+      (floats || (plan_.scale_bytes > 0 && !plan_.k_outer))) {
+    if (rows.size() == inputs) f.row_sketch = sketch_of(rows, kGroup);
     f.column_sketch = sketch_of(columns, floats ? kGroup : 1);
   }
+  judge_pairs(f);
   if (lone_ > 0) {
     f.lone = std::log2(lone_) - double{f.row_levels.median};
     f.lone_line = lone_line_;
   }
+}
+
+void FigureCounter::judge_pairs(MatrixFigures& f) const {
+  constexpr size_t kFewest = 512;
+  if (lower_codes_.size() < kFewest || plan_.lines < kPairLines) return;
+  std::vector<float> differences;
+  for (size_t i = 0; i < lower_codes_.size(); ++i) {
+    const float low = lower_codes_[i], high = upper_codes_[i];
+    differences.push_back(low + high > 0 ? (low - high) / (low + high) : 0);
+  }
+  f.pair_sketch = sketch_of(differences, 1);
 }
 
 /// Keeps the longest run of blocks of zeros if it begins or ends within a line, has scales like those of the

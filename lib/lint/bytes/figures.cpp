@@ -244,6 +244,9 @@ void FigureCounter::take_line(std::span<const uint8_t> bytes, const uint8_t* sca
   if (plan_.is_rows) {
     take_columns(bytes.data());
     if (!plan_.is_scale) sums_.echo_lines += is_echo(bytes);
+    const bool codes = plan_.kind == NumberKind::kE2m1 && !plan_.k_outer;
+    if (codes && next_ < kPairLines) take_pairs(bytes.data());
+    if (codes || (plan_.kind == NumberKind::kE4m3 && !plan_.is_scale)) take_signs(bytes.data());
   }
   if (width_of(plan_.kind) > 1) take_floats(bytes, floats, is_sampled);
   if (plan_.kind == NumberKind::kE4m3 && is_sampled) bytes_.add(bytes);
@@ -291,6 +294,12 @@ void FigureCounter::merge(const FigureCounter& o) {
   sums_.live_zero_lines += o.sums_.live_zero_lines;
   sums_.block_lines += o.sums_.block_lines;
   sums_.zero_rows.merge(o.sums_.zero_rows);
+  if (o.sums_.unsigned_columns > sums_.unsigned_columns) {
+    sums_.unsigned_columns = o.sums_.unsigned_columns;
+    sums_.first_unsigned = o.sums_.first_unsigned;
+    sums_.unsigned_line = o.sums_.unsigned_line;
+  }
+  if (lower_codes_.empty()) lower_codes_ = o.lower_codes_, upper_codes_ = o.upper_codes_;
   sums_.first_block_line = std::min(sums_.first_block_line, o.sums_.first_block_line);
   sums_.end_block_line = std::max(sums_.end_block_line, o.sums_.end_block_line);
   const bool longer = o.sums_.longest_zero_lines > sums_.longest_zero_lines ||

@@ -31,7 +31,7 @@ struct Levels {
 
 /// Levels of channels, summed with pseudorandom signs into a few numbers. If two matrices have the same
 /// channels along a side, the cosine of their sketches is about the correlation of their levels.
-using Sketch = std::array<int8_t, 80>;
+using Sketch = std::array<int8_t, 64>;
 /// Returns the sketch of levels. Averages `group` neighbours first. The sketch of equal levels is all zero.
 Sketch sketch_of(std::span<const float> octaves, size_t group);
 /// Returns the cosine of a sketch and a sum of others.

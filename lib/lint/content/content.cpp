@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 
@@ -40,6 +41,11 @@ class Content {
       if (m.figures->counted < kFewNumbers) continue;
       ++codes_;
       noisy_ += (integers ? odd_integers(*m.figures) : odd_codes(*m.figures)) == kNoise;
+    }
+    for (const Member& m : members_) {
+      if (!has_bits(m)) continue;
+      ++with_bits_[3];
+      for (unsigned bit = 0; bit < 3; ++bit) with_bits_[bit] += m.figures->bits >> bit & 1;
     }
     for (Member& m : members_) {
       if (!std::isfinite(m.figures->log2_rms)) {
@@ -88,6 +94,14 @@ class Content {
     if ((!m.is_linear && !is_embedding(m)) || f.counted < kFewNumbers) return false;
     const bool integers = f.plan.kind == NumberKind::kInt4;
     const bool codes = f.plan.kind == NumberKind::kE2m1 || integers;
+    constexpr size_t kFewest = 4;
+    for (unsigned bit = 0; has_bits(m) && bit < 3; ++bit) {
+      if ((f.bits >> bit & 1) != 0 || with_bits_[bit] < kFewest || 4 * with_bits_[bit] < 3 * with_bits_[3])
+        continue;
+      return report(m, "odd-numbers",
+                    "expected numbers with bit {} set (as in {} of {} matrices), found none", bit,
+                    with_bits_[bit], with_bits_[3]);
+    }
     const std::string found = integers ? odd_integers(f)
                               : codes  ? odd_codes(f)
                                        : odd_numbers(f, f.plan.is_rows);
@@ -99,6 +113,11 @@ class Content {
                   : codes  ? "E2M1 codes"
                            : "numbers",
                   found);
+  }
+
+  /// True for FP8 of which the bits that are set anywhere are known.
+  static bool has_bits(const Member& m) {
+    return m.is_linear && m.figures->plan.kind == NumberKind::kE4m3 && m.figures->counted >= 4 * kFewNumbers;
   }
 
   static bool is_seldom(size_t some, size_t all) { return some <= 1 || 4 * some <= all; }
@@ -274,6 +293,13 @@ class Content {
                     "expected scales of one order of magnitude, found {:.3g}, while their mean is {:.3g}",
                     std::exp2(scales.log2_amax), std::exp2(scales.log2_mean));
     }
+    constexpr double kFarBelow = 10;  // octaves
+    if (const size_t lost = count_lost_scales(s_, m, kFarBelow); lost > 0)
+      return report(
+          m, "suspicious-scale",
+          "expected scales of one order of magnitude, found {} of {} below {:.3g}, while their mean is "
+          "{:.3g} and their blocks have large codes",
+          lost, scales.counted, std::exp2(scales.log2_mean - kFarBelow), std::exp2(scales.log2_mean));
     // In other formats, all rows may have the scale of the whole matrix.
     if (!has_float_scales(m) || m.figures->plan.kind != NumberKind::kInt4 || !is_flat(scales) ||
         8 * flat_ > scaled_)
@@ -332,7 +358,8 @@ class Content {
   std::map<std::string, Zeros> zeros_;
   /// Number of matrices with float scales; of these, number with only one scale.
   size_t scaled_ = 0, flat_ = 0;
-  size_t codes_ = 0, noisy_ = 0;  ///< number of matrices of codes; of these, number that look like noise
+  std::array<size_t, 4> with_bits_{};  ///< number of FP8 matrices that have bit 0, 1 or 2 set; number of all
+  size_t codes_ = 0, noisy_ = 0;       ///< number of matrices of codes; of these, number that look like noise
 };
 
 }  // namespace

@@ -165,6 +165,13 @@ class Regions {
 
   bool check_region(const Member& m) {
     const OddRegion& r = m.figures->region;
+    if (m.figures->unsigned_columns > 0 && m.is_linear) {
+      const uint32_t codes = m.figures->plan.kind == NumberKind::kE2m1 ? 2 : 1;
+      return report(m, "odd-region",
+                    "expected negative numbers, found none in {} columns from {} on, in rows from {} on",
+                    codes * m.figures->unsigned_columns, codes * m.figures->first_unsigned,
+                    m.figures->unsigned_line);
+    }
     // In a toy model, few numbers of several matrices may look alike.
     switch (r.kind) {
       case RegionKind::kNone:
@@ -184,6 +191,12 @@ class Regions {
                       "expected codes as in other rows, found different ones in {} rows from {} on, as of "
                       "text or another format",
                       r.lines, r.first_line);
+      case RegionKind::kBits:
+        return report(
+            m, "odd-region",
+            "expected numbers that differ in bit {}, as in other rows, found it the same in all of {} rows "
+            "from {} on",
+            r.bit, r.lines, r.first_line);
       case RegionKind::kBlocks:
         return report(m, "odd-region",
                       "expected a code of 6 in {:.0f} % of blocks, as in other rows, found it in {:.0f} % in "

@@ -44,6 +44,8 @@ class Groups {
     return read_order(a * down_);
   }
 
+  size_t rows_each() const { return rows_each_; }  ///< number of rows of weights that share a scale
+
   /// For each scale, true if its codes are all the same one, or zeros of either sign.
   std::vector<bool> alike() const {
     const auto lines = static_cast<size_t>(codes_.shape[0]), words = static_cast<size_t>(codes_.shape[1]);
@@ -121,6 +123,22 @@ bool has_unused_scales(const LintInput& s, const Member& m, double octaves) {
   if (far.empty()) return false;
   const std::vector<bool> alike = groups.alike();
   return std::ranges::all_of(far, [&](size_t i) { return i < alike.size() && alike[i]; });
+}
+
+size_t count_lost_scales(const LintInput& s, const Member& m, double octaves) {
+  if (m.scale_figures == nullptr || m.figures->expert >= 0 || m.figures->plan.kind != NumberKind::kE4m3 ||
+      m.scale_figures->plan.scale_columns < 2 || !std::isfinite(m.scale_figures->log2_mean))
+    return 0;
+  const std::vector<float> scales = read_scales(s, m.scale);
+  const auto least = static_cast<float>(std::exp2(m.scale_figures->log2_mean - octaves));
+  const auto far = [&](float x) { return x > 0 && x < least; };
+  Groups groups(s, m);
+  constexpr size_t kFewRows = 32;
+  if (std::ranges::none_of(scales, far) || !groups.open() || groups.rows_each() < kFewRows) return 0;
+  const std::vector<bool> alike = groups.alike();
+  size_t count = 0;
+  for (size_t i = 0; i < std::min(scales.size(), alike.size()); ++i) count += far(scales[i]) && !alike[i];
+  return count;
 }
 
 }  // namespace twofour

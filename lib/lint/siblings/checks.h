@@ -28,9 +28,6 @@ void lint_full_scale(const LintInput& input, std::span<Member> members, LintRepo
 /// Reports one scale in place of several. These are global scales, and scales of blocks and rows.
 void lint_copied_scales(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 
-/// Reports codes whose scales are those of other blocks, rows or matrices.
-void lint_scale_fit(const LintInput& input, std::span<Member> members, LintReporter& reporter);
-
 /// Compares input scales, and KV scales, with each other. Reports scales that are copied, constant, missing
 /// or far from the others.
 void lint_sibling_scales(const LintInput& input, std::span<Member> members, LintReporter& reporter);

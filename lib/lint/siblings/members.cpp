@@ -97,6 +97,7 @@ std::vector<Member> list_members(const LintInput& s, std::span<const MatrixFigur
     }
     m.module = m.name;
     m.at = sibling_name(m.name);
+    if (t.name.ends_with("_blocks")) m.name = t.name;  // the name has no part for the tensor
     if (f.expert >= 0) {
       m.at.expert = f.expert;
       m.name += fmt::format(" (expert {})", f.expert);

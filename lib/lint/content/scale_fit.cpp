@@ -13,7 +13,7 @@
 #include "formats/e4m3.h"
 #include "formats/half.h"
 #include "formats/weight_dialect.h"
-#include "lib/lint/siblings/checks.h"
+#include "lib/lint/content/checks.h"
 
 // A scale is made from the largest weight of its block, or from the range of its group. Blocks with a large
 // one have small codes elsewhere, so that scales and RMS of codes are correlated negatively: about -0.65 in
@@ -181,8 +181,8 @@ class Fitter {
                columns = scales.shape.size() == 2 ? static_cast<uint64_t>(scales.shape[1]) : 1;
     const uint64_t width = is_wide(scales.dtype) ? 4 : 2;
     if (columns == 1 && rows == plan_.lines) return of_rows(scales.dtype, width);
-    constexpr uint64_t kFewColumns = 4, kMostLines = 16, kBlock = 32;
-    if (rows == 0 || columns < kFewColumns) return {};
+    constexpr uint64_t kFewBlocks = 4, kMostLines = 16, kBlock = 32;
+    if (rows == 0 || columns < kFewBlocks) return {};
     const uint64_t high = (plan_.lines + rows - 1) / rows, wide = (plan_.line_bytes + columns - 1) / columns;
     if (wide < kBlock || high < kBlock) return {};
     Correlation sums;
