@@ -110,6 +110,10 @@ OddRegion odd_signs(std::span<const Chunk* const> chunks) {
 /// is, so that their shares hardly differ within a matrix.
 OddRegion odd_codes_of(NumberKind kind, std::span<const Chunk* const> chunks) {
   constexpr double kFarthest = 0.35, kTimes = 8;
+  // The few weights that pruning leaves have shares of their own in each row.
+  const auto pruned =
+      std::ranges::count_if(chunks, [](const Chunk* c) { return 10 * c->zeros > 7 * c->numbers; });
+  if (2 * pruned > std::ssize(chunks)) return {};
   std::vector<std::array<double, 16>> all;
   for (const Chunk* c : chunks) all.push_back(shares_of(kind, *c));
   // If all are near their mean, as nearly always, none is odd.

@@ -68,29 +68,34 @@ void check_pairs(const LintInput& s, std::span<Member> members, LintReporter& re
   }
 }
 
-/// Reports matrices whose columns follow none of the others', though those of the same layer do.
+/// Reports matrices whose columns follow none of the others', though those of other layers and of the same
+/// layer do.
 void check_columns(const LintInput& s, std::span<Member> members, LintReporter& reporter) {
-  constexpr double kAlike = 0.5, kUnlike = 0.1;
-  constexpr size_t kFewest = 6;
+  constexpr double kAlike = 0.3, kUsual = 0.6, kUnlike = 0.17;
+  constexpr size_t kFewest = 6, kFewestLayers = 3;
   for (const auto& [columns, readers] : find_readers(members, &MatrixFigures::column_sketch)) {
     if (readers.members.size() < kFewest) continue;
     std::vector<double> cosines;
     std::map<int64_t, size_t> layers;
+    std::map<std::string, std::vector<double>> kinds;
     for (const Member* m : readers.members) {
       cosines.push_back(cosine_with_others(readers, *m, &MatrixFigures::column_sketch));
-      layers[m->at.layer] += cosines.back() > kAlike;
+      layers[m->at.layer] += cosines.back() > kUsual;
+      kinds[m->at.kind].push_back(cosines.back());
     }
     const auto alike = std::ranges::count_if(cosines, [](double x) { return x > kAlike; });
     if (8 * alike < 7 * std::ssize(cosines)) continue;
     for (size_t i = 0; i < cosines.size(); ++i) {
       Member& m = *readers.members[i];
+      const std::vector<double>& kind = kinds[m.at.kind];
       // Experts that no token came to have columns of one size.
       if (cosines[i] > kUnlike || m.at.expert >= 0 || layers[m.at.layer] == 0) continue;
+      if (kind.size() < kFewestLayers || robust_spread(kind).median < kUsual) continue;
       m.reported = true;
       reporter.add(
           "layer-outlier", s.at(m.figures->tensor, m.name),
-          "expected columns whose sizes follow those of {} others that read the same input, found that they "
-          "do not, as of a transposed matrix or of channels in another order",
+          "expected columns whose sizes follow those of {} others that read the same input, found that "
+          "they do not, as of a transposed matrix or of channels in another order",
           alike);
     }
   }

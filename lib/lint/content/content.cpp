@@ -158,6 +158,8 @@ class Content {
   /// same channels, or the block scales of all of them are those of zeros.
   static bool are_rows_removed(const Member& m) {
     const MatrixFigures& f = *m.figures;
+    // What was never written are codes of 0, which are no zeros.
+    if (f.plan.kind == NumberKind::kInt4) return true;
     if (m.shares_zero_rows || are_scattered(f.zero_rows, f.longest_zero_lines, f.plan.lines)) return true;
     return f.plan.scale_bytes > 0 && f.live_zero_lines == 0;
   }

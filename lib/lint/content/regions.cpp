@@ -111,7 +111,7 @@ class Regions {
   bool check_zero_bytes(const Member& m) {
     const MatrixFigures& f = *m.figures;
     constexpr uint64_t kLeast = 384;
-    constexpr double kHardlyAny = 0.02;
+    constexpr double kHardlyAny = 0.05;
     const bool integers = f.plan.kind == NumberKind::kInt4;
     if (!m.is_linear || f.zero_bytes.bytes < kLeast) return false;
     if (integers ? means_zero(m, 0) : f.zero_share > kHardlyAny || width_of(f.plan.kind) == 1) return false;
@@ -265,10 +265,12 @@ class Regions {
     const bool fused = has_part(m.name, {"qkv", "query_key_value", "in_proj", "c_attn", "gate_up", "kv_a",
                                          "w13", "x_proj", "dt_proj", "conv", "fc1", "_ba"});
     if (fused) return false;
+    constexpr double kFar = 4;  // octaves
     const bool heads = has_part(m.name, {"attn", "attention", "q_proj", "k_proj", "v_proj", "o_proj"});
     const MatrixFigures& f = scaled(m);
     for (const Levels* levels : {&f.row_levels, &f.column_levels}) {
       if (std::fabs(double{levels->step}) < (heads ? kHeadStep : kStep)) continue;
+      if (m.scale_figures != nullptr && has_unused_scales(s_, m, kFar)) return false;
       const char* of = m.scale_figures != nullptr || f.plan.scale_bytes > 0 ? "scales of " : "";
       const char* line = levels == &f.row_levels ? "rows" : "columns";
       return report(m, "uneven-parts",

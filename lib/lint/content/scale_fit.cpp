@@ -37,10 +37,11 @@ class Correlation {
     xy_ += x * y;
   }
   size_t count() const { return count_; }
+  /// NaN: all scales are equal.
   double value() const {
     const auto n = static_cast<double>(count_);
     const double spread = (xx_ - x_ * x_ / n) * (yy_ - y_ * y_ / n);
-    return spread > 0 ? (xy_ - x_ * y_ / n) / std::sqrt(spread) : 0;
+    return spread > 0 ? (xy_ - x_ * y_ / n) / std::sqrt(spread) : std::nan("");
   }
 
  private:
@@ -170,6 +171,7 @@ class Fitter {
         add_neighbours(blocks, sums);
       }
       if (sums.count() < kFewPairs) return {};
+      if (!std::isfinite(sums.value())) return {};
       worst = std::max(worst, sums.value());
     }
     return Fit{format, worst};
@@ -285,7 +287,8 @@ void lint_scale_fit(const LintInput& s, std::span<Member> members, LintReporter&
   std::map<std::string, std::vector<std::pair<Member*, double>>> formats;
   for (Member& m : members) {
     if (!m.is_linear || m.reported) continue;
-    if (const auto fit = Fitter(s, m).fit()) formats[fit->format].push_back({&m, fit->correlation});
+    const auto fit = Fitter(s, m).fit();
+    if (fit && std::isfinite(fit->correlation)) formats[fit->format].push_back({&m, fit->correlation});
   }
   for (const auto& [format, all] : formats) {
     if (all.size() < kFewest) continue;
