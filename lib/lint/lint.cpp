@@ -69,9 +69,10 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
         lint_weights(input, options.jobs, lint_small, reporter, progress);
     progress.phase = "comparing weights";
     std::vector<Member> members = list_members(input, figures);
-    for (const auto check : {lint_values, lint_content, lint_regions, lint_full_scale, lint_outliers,
-                             lint_layer_vectors, lint_turned, lint_untrained, lint_copied_scales,
-                             lint_sibling_scales, lint_zero_point_order, lint_identical}) {
+    for (const auto check :
+         {lint_values, lint_content, lint_regions, lint_full_scale, lint_outliers, lint_layer_vectors,
+          lint_turned, lint_untrained, lint_copied_scales, lint_sibling_scales, lint_zero_point_order,
+          lint_scale_fit, lint_channels, lint_identical}) {
       drop_reported(reporter, members);
       check(input, members, reporter);
     }

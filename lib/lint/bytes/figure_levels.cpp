@@ -7,12 +7,15 @@ namespace twofour {
 
 void FigureCounter::count_columns(MatrixFigures& f) const {
   const NumberKind kind = plan_.kind;
+  const auto count = [&](uint64_t column, bool zero) {
+    f.zero_columns += zero;
+    f.trailing_zero_columns = zero ? f.trailing_zero_columns + 1 : 0;
+    f.longest_zero_columns = std::max(f.longest_zero_columns, f.trailing_zero_columns);
+    if (zero) f.zero_places.add(column, f.columns);
+  };
   if (has_float_rows()) {
     f.columns = column_sums_.size();
-    for (const float sum : column_sums_) {
-      f.zero_columns += sum == 0;
-      f.trailing_zero_columns = sum == 0 ? f.trailing_zero_columns + 1 : 0;
-    }
+    for (uint64_t c = 0; c < f.columns; ++c) count(c, column_sums_[c] == 0);
     return;
   }
   // A byte has two columns of E2M1. In modules whose outer dimension is K, a byte is a row.
@@ -38,9 +41,7 @@ void FigureCounter::count_columns(MatrixFigures& f) const {
       c += 15;
       continue;
     }
-    const bool zero = is_zero(c);
-    f.zero_columns += zero;
-    f.trailing_zero_columns = zero ? f.trailing_zero_columns + 1 : 0;
+    count(c, is_zero(c));
   }
 }
 
@@ -65,16 +66,28 @@ void FigureCounter::judge_levels(MatrixFigures& f) const {
   // A column of block scales is sixteen columns of weights.
   constexpr size_t kGroup = 16, kFewestRows = 1024;
   const bool floats = has_float_rows();
-  if (rows.size() >= kFewestRows && rows.size() == plan_.lines &&
-      (floats || (plan_.scale_bytes > 0 && !plan_.k_outer)) &&
-      rows.size() == columns.size() * (floats ? 1 : kGroup)) {
-    f.row_sketch = sketch_of(rows, kGroup);
+  const size_t inputs = columns.size() * (floats ? 1 : kGroup);
+  if (rows.size() == plan_.lines && inputs >= kFewestRows &&
+      (floats || (plan_.scale_bytes > 0 && !plan_.k_outer))) {
+    if (rows.size() == inputs) f.row_sketch = sketch_of(rows, kGroup);
     f.column_sketch = sketch_of(columns, floats ? kGroup : 1);
   }
+  judge_pairs(f);
   if (lone_ > 0) {
-    f.lone = std::log2(lone_) - f.row_levels.median;
+    f.lone = std::log2(lone_) - double{f.row_levels.median};
     f.lone_line = lone_line_;
   }
+}
+
+void FigureCounter::judge_pairs(MatrixFigures& f) const {
+  constexpr size_t kFewest = 512;
+  if (lower_codes_.size() < kFewest || plan_.lines < kPairLines) return;
+  std::vector<float> differences;
+  for (size_t i = 0; i < lower_codes_.size(); ++i) {
+    const float low = lower_codes_[i], high = upper_codes_[i];
+    differences.push_back(low + high > 0 ? (low - high) / (low + high) : 0);
+  }
+  f.pair_sketch = sketch_of(differences, 1);
 }
 
 /// Keeps the longest run of blocks of zeros if it begins or ends within a line, has scales like those of the
@@ -92,7 +105,8 @@ void FigureCounter::judge_dead_blocks(MatrixFigures& f) const {
   const double chance =
       std::log(static_cast<double>(blocks_)) + static_cast<double>(run) * std::log(elsewhere);
   const double scale = static_cast<double>(best_run_scales_) / static_cast<double>(run);
-  if (elsewhere > kMost || chance > kUnlikely || scale < f.row_levels.median * kCodesInOctave - kBelow)
+  if (elsewhere > kMost || chance > kUnlikely ||
+      scale < double{f.row_levels.median} * kCodesInOctave - kBelow)
     return;
   f.dead_run = run;
 }

@@ -10,7 +10,7 @@ namespace {
 
 /// Returns the share of the variance of cells [rows, cols] that the means of rows and columns explain beyond
 /// noise.
-double explained(const uint8_t* cells, uint64_t rows, uint64_t cols) {
+float explained(const uint8_t* cells, uint64_t rows, uint64_t cols) {
   if (rows < 4 || cols < 4) return 0;
   double sum = 0, squares = 0, by_rows = 0, by_cols = 0;
   // A sum of up to 256 bytes fits into 16 bits.
@@ -31,13 +31,13 @@ double explained(const uint8_t* cells, uint64_t rows, uint64_t cols) {
   const double base = sum * sum / n, total = squares - base;
   if (total <= 0) return 0;
   const double rest = total - (by_rows / c - base) - (by_cols / r - base);
-  return 1 - (rest / ((r - 1) * (c - 1))) / (total / (n - 1));
+  return static_cast<float>(1 - (rest / ((r - 1) * (c - 1))) / (total / (n - 1)));
 }
 
 /// Returns the standard deviation of explained() for cells of noise.
-double explained_error(uint64_t rows, uint64_t cols) {
+float explained_error(uint64_t rows, uint64_t cols) {
   const auto r = static_cast<double>(rows), c = static_cast<double>(cols);
-  return std::sqrt(2 * (r + c)) / (r * c);
+  return static_cast<float>(std::sqrt(2 * (r + c)) / (r * c));
 }
 
 }  // namespace
@@ -60,10 +60,10 @@ void FigureCounter::measure_order(std::span<const uint8_t> scales) {
         for (uint64_t r = 0; r < kRows; ++r)
           std::memcpy(&tile[r * columns + c], first + c * kRows + r % 32 * 16 + r / 32 * 4, 4);
       }
-      sums_.swizzled.otherwise += explained(tile.data(), kRows, columns) / static_cast<double>(tiles);
+      sums_.swizzled.otherwise += explained(tile.data(), kRows, columns) / static_cast<float>(tiles);
     }
     sums_.swizzled.as_stored = explained(lines.data(), tiles * rows, s);
-    sums_.swizzled.error = explained_error(kRows, columns) / std::sqrt(static_cast<double>(tiles));
+    sums_.swizzled.error = explained_error(kRows, columns) / std::sqrt(static_cast<float>(tiles));
   }
   // Transposed scales are [S, N]. Some of the first rows are read.
   const uint64_t turned = std::min<uint64_t>(scales.size() / n, 4096 / n + 8);

@@ -118,14 +118,16 @@ MatrixFigures FigureCounter::figures() const {
       f.scale_sd = std::sqrt(std::max(0.0, share_of(squares, numbers) - std::pow(f.scale_mean + 127, 2)));
     }
     if (int8) {
-      f.unevenness = unevenness_of(numbers_);
+      f.unevenness = static_cast<float>(unevenness_of(numbers_));
       f.integers = static_cast<int>(std::ranges::count_if(numbers_, [](uint64_t n) { return n > 0; }));
     }
     if (fp8) {
-      f.octaves = octaves_of(numbers_);
-      f.unevenness = unevenness_of(numbers_);
-      f.full_share = share_of(static_cast<double>(full_), numbers);
-      f.next_share = share_of(static_cast<double>(next_full_), numbers);
+      f.bits = 0;
+      for (const Chunk& c : chunks_) f.bits = static_cast<uint8_t>(f.bits | c.any_bits);
+      f.octaves = static_cast<float>(octaves_of(numbers_));
+      f.unevenness = static_cast<float>(unevenness_of(numbers_));
+      f.full_share = static_cast<float>(share_of(static_cast<double>(full_), numbers));
+      f.next_share = static_cast<float>(share_of(static_cast<double>(next_full_), numbers));
     }
   }
   f.counted = counted_;
@@ -171,6 +173,9 @@ MatrixFigures FigureCounter::figures() const {
     f.scale_mean = share_of(sum, count);
     f.scale_sd = std::sqrt(std::max(0.0, share_of(squares, count) - f.scale_mean * f.scale_mean));
   }
+  // Pruned blocks have scales of their own, so that these have no order.
+  constexpr uint64_t kPruned = 10;
+  if (kPruned * zero_blocks_ > blocks_) f.swizzled = f.transposed = {};
   count_columns(f);
   judge_levels(f);
   judge_dead_blocks(f);

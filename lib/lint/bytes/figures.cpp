@@ -23,37 +23,6 @@ uint64_t mix_hash(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// True if all numbers of a line are zero or -0. For most lines, the first bytes show that they are not.
-bool is_zero_line(NumberKind kind, std::span<const uint8_t> bytes) {
-  if (kind == NumberKind::kInt4) return std::ranges::all_of(bytes, [](uint8_t b) { return b == 0x88; });
-  for (uint64_t i = 0; i < bytes.size(); ++i) {
-    if ((bytes[i] & magnitude_bits(kind, i)) != 0) return false;
-  }
-  return true;
-}
-
-/// True if the longest run of zeros is unlikely to be chance, given the share of zeros in the rest of a line.
-bool is_unlikely_run(NumberKind kind, std::span<const uint8_t> line) {
-  const auto width = static_cast<uint64_t>(width_of(kind));
-  uint64_t run = 0, longest = 0, zeros = 0;
-  for (uint64_t at = 0; at + width <= line.size(); at += width) {
-    bool zero = true;
-    for (uint64_t i = 0; i < width; ++i) zero = zero && (line[at + i] & magnitude_bits(kind, i)) == 0;
-    run = zero ? run + 1 : 0;
-    zeros += zero;
-    longest = std::max(longest, run);
-  }
-  // The likelihood of one share of zeros in the whole line, and of another one in its rest.
-  const auto likelihood = [](double some, double all) {
-    const auto term = [&](double part) { return part > 0 ? part * std::log(part / all) : 0; };
-    return term(some) + term(all - some);
-  };
-  const auto all = static_cast<double>(line.size() / width), rest = all - static_cast<double>(longest);
-  const double used = all - static_cast<double>(zeros);
-  constexpr double kUnlikely = 30;  // the logarithm of a ratio of likelihoods
-  return likelihood(used, rest) - likelihood(used, all) > kUnlikely;
-}
-
 /// Adds numbers to those of `to` from `at` on, which may end earlier.
 template <class T>
 void add_into(std::vector<T>& to, const std::vector<T>& from, size_t at) {
@@ -115,10 +84,10 @@ bool FigureCounter::is_new(uint64_t hash) {
   return true;
 }
 
-/// True if a line that is not zero has a run of zeros: at least kTorn zero bytes, or fewer that begin or end
-/// the line and are next to a zero line. Pruned lines have such runs by chance, so the run must be unlikely
-/// among the line's other numbers.
-bool FigureCounter::is_torn(std::span<const uint8_t> bytes, uint64_t begin, uint64_t size) const {
+/// Counts a line that is not zero and has a run of zeros: at least kTorn zero bytes, or fewer that begin or
+/// end the line and are next to a zero line. Pruned lines have such runs by chance, so the run must be
+/// unlikely among the line's other numbers. A run that is in a line beside it, too, is that of a block.
+void FigureCounter::take_torn(std::span<const uint8_t> bytes, uint64_t begin, uint64_t size) {
   constexpr uint64_t kStep = MatrixFigures::kTorn,
                      kEnd = 32;  // no weights have that many zero bytes by chance
   const auto are_zero = [&](uint64_t at, uint64_t count) {
@@ -136,7 +105,24 @@ bool FigureCounter::is_torn(std::span<const uint8_t> bytes, uint64_t begin, uint
     return end + size <= bytes.size() && word_of(&bytes[end - 8]) == 0 && are_zero(end - kEnd, kEnd) &&
            is_zero_line(plan_.kind, bytes.subspan(end, size));
   };
-  return has_run() && is_unlikely_run(plan_.kind, bytes.subspan(begin, size));
+  if (!has_run()) return;
+  const ZeroRun run = longest_zeros(plan_.kind, bytes.subspan(begin, size));
+  if (!is_unlikely_run(plan_.kind, bytes.subspan(begin, size), run)) return;
+  const auto is_beside = [&](uint64_t at) {
+    if (at + size > bytes.size() || is_zero_line(plan_.kind, bytes.subspan(at, size))) return false;
+    constexpr uint64_t kNear = 16;  // a weight at the border of a block may be zero
+    const ZeroRun other = longest_zeros(plan_.kind, bytes.subspan(at, size));
+    const auto is_near = [](uint64_t a, uint64_t b) { return std::max(a, b) - std::min(a, b) <= kNear; };
+    return is_near(run.begin, other.begin) && is_near(run.end, other.end);
+  };
+  if (!is_beside(begin + size) && (begin < size || !is_beside(begin - size))) {
+    ++sums_.torn_lines;
+    return;
+  }
+  ++sums_.block_lines;
+  const auto line = static_cast<uint32_t>(next_);
+  sums_.first_block_line = std::min(sums_.first_block_line, line);
+  sums_.end_block_line = std::max(sums_.end_block_line, line + 1);
 }
 
 /// Hashes the lines of the next chunk, and fetches the places of the table in which they will be looked up.
@@ -182,12 +168,16 @@ void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t>
       // Rows of scales may be alike.
     } else if (is_zero_line(plan_.kind, line)) {
       ++sums_.zero_lines;
+      sums_.zero_rows.add(next_, plan_.lines);
+      const auto of_line = scales.subspan(i * plan_.scale_bytes, plan_.scale_bytes);
+      sums_.live_zero_lines +=
+          std::ranges::any_of(of_line, [](uint8_t x) { return x >= kTinyScale; }) ? 1 : 0;
       if (++zero_run_ > sums_.longest_zero_lines) {
         sums_.longest_zero_lines = zero_run_;
         sums_.first_zero_line = next_ + 1 - zero_run_;
       }
     } else {
-      sums_.torn_lines += is_torn(bytes, begin, line.size());
+      take_torn(bytes, begin, line.size());
       zero_run_ = 0;
       if (plan_.is_rows && !is_new(codes)) {
         ++sums_.repeated_lines;
@@ -254,6 +244,9 @@ void FigureCounter::take_line(std::span<const uint8_t> bytes, const uint8_t* sca
   if (plan_.is_rows) {
     take_columns(bytes.data());
     if (!plan_.is_scale) sums_.echo_lines += is_echo(bytes);
+    const bool codes = plan_.kind == NumberKind::kE2m1 && !plan_.k_outer;
+    if (codes && next_ < kPairLines) take_pairs(bytes.data());
+    if (codes || (plan_.kind == NumberKind::kE4m3 && !plan_.is_scale)) take_signs(bytes.data());
   }
   if (width_of(plan_.kind) > 1) take_floats(bytes, floats, is_sampled);
   if (plan_.kind == NumberKind::kE4m3 && is_sampled) bytes_.add(bytes);
@@ -298,6 +291,17 @@ void FigureCounter::merge(const FigureCounter& o) {
        {&F::ordered, &F::unordered, &F::codes, &F::scales, &F::zero_lines, &F::torn_lines, &F::repeated_lines,
         &F::doubled_lines, &F::same_scale_lines, &F::flat_scale_lines, &F::echo_lines})
     sums_.*sum += o.sums_.*sum;
+  sums_.live_zero_lines += o.sums_.live_zero_lines;
+  sums_.block_lines += o.sums_.block_lines;
+  sums_.zero_rows.merge(o.sums_.zero_rows);
+  if (o.sums_.unsigned_columns > sums_.unsigned_columns) {
+    sums_.unsigned_columns = o.sums_.unsigned_columns;
+    sums_.first_unsigned = o.sums_.first_unsigned;
+    sums_.unsigned_line = o.sums_.unsigned_line;
+  }
+  if (lower_codes_.empty()) lower_codes_ = o.lower_codes_, upper_codes_ = o.upper_codes_;
+  sums_.first_block_line = std::min(sums_.first_block_line, o.sums_.first_block_line);
+  sums_.end_block_line = std::max(sums_.end_block_line, o.sums_.end_block_line);
   const bool longer = o.sums_.longest_zero_lines > sums_.longest_zero_lines ||
                       (o.sums_.longest_zero_lines == sums_.longest_zero_lines &&
                        o.sums_.first_zero_line < sums_.first_zero_line);

@@ -12,6 +12,7 @@
 #include "lib/lint/chunks/number_counts.h"
 #include "lib/lint/chunks/number_kind.h"
 #include "lib/lint/chunks/pieces.h"
+#include "lib/lint/chunks/zeros.h"
 
 /// Figures that one pass over the bytes of weights collects, less than 1 KiB for each matrix. With them
 /// matrices can be compared without reading them again.
@@ -65,14 +66,19 @@ struct MatrixFigures {
   uint64_t codes = 0, scales = 0;
   /// Number of lines of zeros, length of the longest run of them, and the line at which this run begins.
   uint64_t zero_lines = 0, longest_zero_lines = 0, first_zero_line = 0;
+  ZeroPlaces zero_rows{}, zero_places{};  ///< the lines of zeros, and the columns of zeros
+  uint32_t live_zero_lines = 0;           ///< lines of zeros under block scales that are not those of zeros
   uint64_t torn_lines = 0;  ///< lines in which a run of at least kTorn zero bytes begins or ends
   static constexpr uint64_t kTorn = 1024;
+  /// Lines with such a run that is also in the line before or behind, as of a block of zeros: number, the
+  /// first one, and the position behind the last one.
+  uint32_t block_lines = 0, first_block_line = UINT32_MAX, end_block_line = 0;
   /// Number of lines, not counting zero lines, that have the codes or values of an earlier line. Of these,
   /// the number of lines that directly follow that line.
   uint64_t repeated_lines = 0, doubled_lines = 0;
   uint64_t echo_lines = 0;  ///< lines in which one half, or every second number, repeats the other
-  /// Columns: all, those of zeros, those of zeros at the end.
-  uint64_t columns = 0, zero_columns = 0, trailing_zero_columns = 0;
+  /// Columns: all, those of zeros, those of zeros at the end, the longest run of those of zeros.
+  uint64_t columns = 0, zero_columns = 0, trailing_zero_columns = 0, longest_zero_columns = 0;
   uint64_t counted = 0;                ///< number of values behind the following figures
   double log2_rms = 0, log2_amax = 0;  ///< -infinity if all numbers are zero
   /// Of scales: mean of the logarithms without zeros; a few odd scales hardly change it.
@@ -95,19 +101,25 @@ struct MatrixFigures {
   /// of equal scales 2i + 1 and 2i + 2.
   uint64_t scale_pairs = 0, equal_pairs = 0, equal_between = 0;
   double repeated_scales = 0;  ///< share of pieces of block scales that are equal to an earlier piece
-  double octaves = 0;  ///< of FP8: number of octaves by which the density falls over eight codes; 0: unknown
-  double unevenness =
+  float octaves = 0;  ///< of FP8: number of octaves by which the density falls over eight codes; 0: unknown
+  float unevenness =
       1;  ///< of FP8 and INT8: distance of the bytes' shares from equal shares; 0: all bytes equally frequent
   int integers = 0;  ///< of INT8: number of different integers
   /// Of FP8: share of 448, the largest number, and of 416, the next one.
-  double full_share = 0, next_share = 0;
+  float full_share = 0, next_share = 0;
   bool is_grid = false;  ///< of floats: each is 0, 0.5, 1, 1.5 or a whole number of at most 15
   OddRegion region{};    ///< chunks that do not belong to the matrix
   /// Magnitudes of rows and columns: of floats, the RMS; of codes with block scales, the mean of the scales'
   /// logarithms; of a tensor of scales, its own numbers.
   Levels row_levels{}, column_levels{};
-  /// Of a matrix whose numbers of rows and columns are equal: sketches of the levels of both.
+  /// Sketches of the levels of columns and, if there are as many rows as columns, of rows.
   Sketch row_sketch{}, column_sketch{};
+  /// Of E2M1: the sketch of the difference between the two columns of each byte, in the first lines.
+  Sketch pair_sketch{};
+  /// Bytes of neighbouring columns of E2M1 and FP8 without a sign in some lines: number, the first one, and
+  /// the first of the lines.
+  uint32_t unsigned_columns = 0, first_unsigned = 0, unsigned_line = 0;
+  uint8_t bits = 0xFF;  ///< of FP8: the bits that are set in any number
   /// The largest float, if its square is more than half of the sum of its line: how many octaves it is above
   /// the middle line's RMS, and its line.
   double lone = 0;
@@ -120,8 +132,8 @@ struct MatrixFigures {
   /// The share of the block scales' variance that rows and columns explain beyond chance. `as_stored` is for
   /// the stored order, `otherwise` for another order of the same bytes. 0: unknown.
   struct Order {
-    double as_stored = 0, otherwise = 0;
-    double error = 0;  ///< standard deviation of both shares if they are due to chance
+    float as_stored = 0, otherwise = 0;
+    float error = 0;  ///< standard deviation of both shares if they are due to chance
   };
   Order swizzled{}, transposed{};
 };
@@ -173,12 +185,15 @@ class FigureCounter {
   void end_logs();
   void take_columns(const uint8_t* bytes);
   void take_halves(std::span<const uint8_t> bytes);
+  void take_pairs(const uint8_t* bytes);
+  void take_signs(const uint8_t* bytes);
+  void judge_pairs(MatrixFigures& figures) const;
   void take_floats(std::span<const uint8_t> bytes, const FloatCounts* counts, bool is_sampled);
   void take_dead_blocks(std::span<const uint8_t> codes, const uint8_t* scales);
   void measure_order(std::span<const uint8_t> scales);
   bool is_new(uint64_t hash);
   bool is_echo(std::span<const uint8_t> bytes) const;
-  bool is_torn(std::span<const uint8_t> bytes, uint64_t begin, uint64_t size) const;
+  void take_torn(std::span<const uint8_t> bytes, uint64_t begin, uint64_t size);
   uint64_t hash_in_order() const;
   bool has_float_rows() const;
   bool is_codes() const;
@@ -205,7 +220,12 @@ class FigureCounter {
   Looks looks_{}, scale_looks_{true};
   std::vector<uint8_t> columns_;  ///< all lines of codes, combined by a bitwise or
   bool columns_used_ = false;     ///< every column is known to have a code that is not zero
-  ByteCounts bytes_;              ///< bytes of the current chunk
+  /// Of the first kPairLines lines of E2M1: sums of the magnitudes of lower and of upper codes by byte. Of
+  /// kSignLines lines of each kSignStep: all bytes, combined by a bitwise or.
+  std::vector<uint16_t> lower_codes_, upper_codes_;
+  std::vector<uint8_t> signs_;
+  static constexpr uint64_t kPairLines = 64, kSignLines = 32, kSignStep = 128;
+  ByteCounts bytes_;  ///< bytes of the current chunk
   Chunk chunk_{};
   std::vector<Chunk> chunks_;
   /// Number of numbers for each byte or code or, of the sampled lines of floats, for each exponent. Of FP8,

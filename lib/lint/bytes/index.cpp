@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
 #include <map>
 #include <set>
 
@@ -80,6 +81,20 @@ void check_numbering(const std::vector<std::string>& present, LintReporter& repo
   }
 }
 
+/// True if a file is a whole one without tensors, as savers leave them that move tensors to other files.
+bool has_no_tensors(const fs::path& path) {
+  constexpr uint64_t kMostHeader = 1u << 16;
+  std::error_code error;
+  const uint64_t size = fs::file_size(path, error);
+  if (error || size < 8 || size > 8 + kMostHeader) return false;
+  std::ifstream file(path, std::ios::binary);
+  std::string bytes(size, '\0');
+  if (!file.read(bytes.data(), static_cast<std::streamsize>(size))) return false;
+  uint64_t header = 0;
+  for (size_t i = 8; i > 0; --i) header = header << 8 | static_cast<uint8_t>(bytes[i - 1]);
+  return header == size - 8 && bytes[8] == '{' && bytes.find("data_offsets") == bytes.npos;
+}
+
 }  // namespace
 
 std::optional<std::string_view> LintIndex::file_of(std::string_view tensor) const {
@@ -151,6 +166,7 @@ std::vector<std::string> files_to_lint(const fs::path& directory, const std::opt
   for (const std::string& name : present) {
     if (std::binary_search(index->contents.files.begin(), index->contents.files.end(), name)) continue;
     if (name.starts_with("consolidated")) continue;  // Mistral's own save, which other loaders ignore
+    if (has_no_tensors(directory / name)) continue;
     reporter.add("leftover-file", {name, ""}, "expected a tensor of it in {}, found none", index->name);
   }
   return files;

@@ -110,6 +110,10 @@ OddRegion odd_signs(std::span<const Chunk* const> chunks) {
 /// is, so that their shares hardly differ within a matrix.
 OddRegion odd_codes_of(NumberKind kind, std::span<const Chunk* const> chunks) {
   constexpr double kFarthest = 0.35, kTimes = 8;
+  // The few weights that pruning leaves have shares of their own in each row.
+  const auto pruned =
+      std::ranges::count_if(chunks, [](const Chunk* c) { return 10 * c->zeros > 7 * c->numbers; });
+  if (2 * pruned > std::ssize(chunks)) return {};
   std::vector<std::array<double, 16>> all;
   for (const Chunk* c : chunks) all.push_back(shares_of(kind, *c));
   // If all are near their mean, as nearly always, none is odd.
@@ -154,6 +158,33 @@ OddRegion odd_blocks(std::span<const Chunk* const> chunks) {
   return region;
 }
 
+/// The low bits of a number that are never set, or always, in a chunk.
+unsigned constant_bits(NumberKind kind, const Chunk& c) {
+  if (kind == NumberKind::kE4m3) return 7u & ((c.any_bits ^ 0xFFu) | c.all_bits);
+  unsigned bits = 0;
+  for (unsigned bit = 0; bit < (kind == NumberKind::kInt4 ? 2u : 1u); ++bit) {
+    uint64_t set = 0;
+    for (unsigned code = 0; code < c.classes.size(); ++code)
+      set += (code >> bit & 1) != 0 ? c.classes[code] : 0;
+    if (set == 0 || set == c.numbers) bits |= 1u << bit;
+  }
+  return bits;
+}
+
+/// Reports a bit that is the same in all numbers of some chunks, and differs in others.
+OddRegion odd_bits(NumberKind kind, std::span<const Chunk* const> chunks) {
+  for (int bit = 0; bit < 3; ++bit) {
+    const auto is_odd = [&](const Chunk& c) { return (constant_bits(kind, c) >> bit & 1) != 0; };
+    const auto odd =
+        static_cast<size_t>(std::ranges::count_if(chunks, [&](const Chunk* c) { return is_odd(*c); }));
+    if (odd == 0 || 4 * odd > 3 * chunks.size()) continue;
+    OddRegion region = region_of(RegionKind::kBits, chunks, is_odd);
+    region.bit = bit;
+    return region;
+  }
+  return {};
+}
+
 }  // namespace
 
 bool is_noise_window(const CodeCounts& window) {
@@ -182,6 +213,10 @@ OddRegion odd_region(NumberKind kind, std::span<const Chunk> chunks) {
     if (noise.kind != RegionKind::kNone) return noise;
     const OddRegion windows = noise_windows(some);
     if (windows.kind != RegionKind::kNone) return windows;
+  }
+  if (codes || kind == NumberKind::kE4m3) {
+    const OddRegion bits = odd_bits(kind, some);
+    if (bits.kind != RegionKind::kNone) return bits;
   }
   if (kind != NumberKind::kInt4) {
     const OddRegion signs = odd_signs(some);

@@ -37,14 +37,14 @@ void find_step(std::span<const float> octaves, size_t parts, Levels& levels) {
   const size_t beside = std::min(size, kBeside);
   for (size_t i = 1; i < parts; ++i) {
     const double step = spreads[i].median - spreads[i - 1].median, height = std::fabs(step);
-    if (height < std::max(kLeast, std::fabs(levels.step) + 0.1)) continue;
+    if (height < std::max(kLeast, std::fabs(double{levels.step}) + 0.1)) continue;
     if (3 * std::max(spreads[i].deviation, spreads[i - 1].deviation) > height) continue;
     const double local = finite_median(octaves.subspan(i * size, beside)) -
                          finite_median(octaves.subspan(i * size - beside, beside));
     if (local * step < 0 || std::fabs(local) < kAtBorder * height) continue;
     levels.parts = static_cast<int>(parts);
     levels.part = static_cast<int>(i);
-    levels.step = step;
+    levels.step = static_cast<float>(step);
   }
 }
 
@@ -141,16 +141,20 @@ Levels compare_levels(std::span<const float> octaves) {
   double sum = 0, squares = 0;
   for (const float x : values) sum += double{x}, squares += double{x} * double{x};
   const auto count = static_cast<double>(values.size());
-  levels.spread = std::sqrt(std::max(0.0, squares / count - sum / count * (sum / count)));
+  const double spread = std::sqrt(std::max(0.0, squares / count - sum / count * (sum / count)));
+  levels.spread = static_cast<float>(spread);
   // A small spread shows that the mean, which is faster, is near the median.
   constexpr double kSmallSpread = 0.5;
-  levels.median = levels.spread < kSmallSpread ? sum / count : median_of(std::move(values));
+  const double median = spread < kSmallSpread ? sum / count : median_of(std::move(values));
+  levels.median = static_cast<float>(median);
+  double most = 0;
   for (size_t i = 0; i < octaves.size(); ++i) {
-    const double above = double{octaves[i]} - levels.median;
-    if (!std::isfinite(octaves[i]) || above <= levels.above) continue;
-    levels.above = above;
-    levels.largest = i;
+    const double above = double{octaves[i]} - median;
+    if (!std::isfinite(octaves[i]) || above <= most) continue;
+    most = above;
+    levels.largest = static_cast<uint32_t>(i);
   }
+  levels.above = static_cast<float>(most);
   if (are_even(octaves)) return levels;
   for (const size_t parts : {2, 4, 8}) find_step(octaves, parts, levels);
   return levels;

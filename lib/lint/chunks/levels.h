@@ -19,19 +19,19 @@ double median_of(std::vector<float> values);
 /// The rows, or the columns, of one matrix by their magnitude.
 struct Levels {
   /// The largest one: its position, and by how many octaves it is above the middle one.
-  uint64_t largest = 0;
-  double above = 0;
-  double median = 0;  ///< log2 of the magnitude of the middle one, to half an octave
-  double spread = 0;  ///< standard deviation, in octaves
+  uint32_t largest = 0;
+  float above = 0;
+  float median = 0;  ///< log2 of the magnitude of the middle one, to half an octave
+  float spread = 0;  ///< standard deviation, in octaves
   /// The largest step between two neighbours of `parts` equal parts, 2, 4 or 8: the part behind the step, and
   /// its median minus that of the part before, in octaves. 0 parts: there is no step.
   int parts = 0, part = 0;
-  double step = 0;
+  float step = 0;
 };
 
 /// Levels of channels, summed with pseudorandom signs into a few numbers. If two matrices have the same
 /// channels along a side, the cosine of their sketches is about the correlation of their levels.
-using Sketch = std::array<int8_t, 96>;
+using Sketch = std::array<int8_t, 64>;
 /// Returns the sketch of levels. Averages `group` neighbours first. The sketch of equal levels is all zero.
 Sketch sketch_of(std::span<const float> octaves, size_t group);
 /// Returns the cosine of a sketch and a sum of others.

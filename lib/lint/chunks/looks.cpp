@@ -92,14 +92,17 @@ uint64_t Looks::look(std::span<const uint8_t> bytes, uint64_t at, uint64_t offse
 /// Block scales, as text is, are readable bytes, so that only whole sectors are judged. Neighbours are within
 /// a few octaves of eight bytes each.
 void Looks::look_at_scales(std::span<const uint8_t> sector, uint64_t offset) {
-  constexpr int kFar = 24, kWide = 40;
+  constexpr int kFar = 24, kWide = 40, kTiny = 0x21;  // blocks of zeros have smaller scales
   const auto some = sector.first(kLook);
   const auto [least, most] = std::ranges::minmax(some);
   const bool wide = most - least > kWide;
   if (!wide && std::ranges::none_of(some, is_space)) return;
   const bool text = std::ranges::all_of(sector, is_text) && are_words(sector);
   size_t far = 0;
-  for (size_t i = 1; wide && i < sector.size(); ++i) far += std::abs(sector[i] - sector[i - 1]) > kFar;
+  for (size_t i = 1; wide && i < sector.size(); ++i) {
+    const bool tiny = std::min(sector[i], sector[i - 1]) < kTiny;
+    far += !tiny && std::abs(sector[i] - sector[i - 1]) > kFar;
+  }
   if (!text && 3 * far < sector.size()) return;
   const bool goes_on = longest_.bytes > 0 && longest_.at + longest_.bytes == offset;
   if (goes_on) {

@@ -191,7 +191,15 @@ class VisionLint {
       const bool is_table = t.shape.size() >= 4 && t.name.find("patch_embed") != t.name.npos &&
                             t.name.ends_with("weight") && !model_.reported.contains(i);
       if (!is_table) continue;
-      const auto patch = integer_of(tower_, "patch_size");
+      const auto patch = integer_of(tower_, "patch_size"), frames = integer_of(tower_, "temporal_patch_size");
+      constexpr size_t kVideo = 5;  // [width, channels, frames, height, width of a patch]
+      const bool has_frames = t.shape.size() == kVideo;
+      if (frames && *frames > 1 && has_frames && t.shape[2] != *frames)
+        add("temporal_patch_size", t.shape[2], t.name, *frames);
+      if (frames && *frames > 1 && !has_frames)
+        reporter_.add("config-shape", s_.at(i),
+                      "expected five dimensions, because temporal_patch_size is {}, found {}", *frames,
+                      describe(t));
       if (width && t.shape[0] != *width)
         reporter_.add("config-shape", s_.at(i), "expected {} rows (the width of {}), found {}", *width,
                       blocks.container, describe(t));

@@ -25,6 +25,12 @@ void lint_regions(const LintInput& input, std::span<Member> members, LintReporte
 /// Reports codes of AWQ and GPTQ whose columns are packed in another order than their zero points.
 void lint_zero_point_order(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 
+/// Reports codes whose scales are those of other blocks, rows or matrices.
+void lint_scale_fit(const LintInput& input, std::span<Member> members, LintReporter& reporter);
+
+/// Reports matrices whose columns do not follow the channels of the input that others read, too.
+void lint_channels(const LintInput& input, std::span<Member> members, LintReporter& reporter);
+
 /// Compares the weights of `path` with another checkpoint of the same model, in any format. Reports weights
 /// that the other checkpoint has elsewhere or in another order. Throws Error if the two have no linear in
 /// common.

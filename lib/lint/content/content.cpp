@@ -1,13 +1,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 
 #include "formats/module_roles.h"
 #include "lib/lint/content/checks.h"
 #include "lib/lint/content/odd_values.h"
+#include "lib/lint/content/scaled_groups.h"
 #include "lib/lint/content/zeros_by_design.h"
+#include "lib/lint/siblings/zero_partners.h"
 
 namespace twofour {
 namespace {
@@ -38,6 +41,11 @@ class Content {
       if (m.figures->counted < kFewNumbers) continue;
       ++codes_;
       noisy_ += (integers ? odd_integers(*m.figures) : odd_codes(*m.figures)) == kNoise;
+    }
+    for (const Member& m : members_) {
+      if (!has_bits(m)) continue;
+      ++with_bits_[3];
+      for (unsigned bit = 0; bit < 3; ++bit) with_bits_[bit] += m.figures->bits >> bit & 1;
     }
     for (Member& m : members_) {
       if (!std::isfinite(m.figures->log2_rms)) {
@@ -86,6 +94,14 @@ class Content {
     if ((!m.is_linear && !is_embedding(m)) || f.counted < kFewNumbers) return false;
     const bool integers = f.plan.kind == NumberKind::kInt4;
     const bool codes = f.plan.kind == NumberKind::kE2m1 || integers;
+    constexpr size_t kFewest = 4;
+    for (unsigned bit = 0; has_bits(m) && bit < 3; ++bit) {
+      if ((f.bits >> bit & 1) != 0 || with_bits_[bit] < kFewest || 4 * with_bits_[bit] < 3 * with_bits_[3])
+        continue;
+      return report(m, "odd-numbers",
+                    "expected numbers with bit {} set (as in {} of {} matrices), found none", bit,
+                    with_bits_[bit], with_bits_[3]);
+    }
     const std::string found = integers ? odd_integers(f)
                               : codes  ? odd_codes(f)
                                        : odd_numbers(f, f.plan.is_rows);
@@ -97,6 +113,11 @@ class Content {
                   : codes  ? "E2M1 codes"
                            : "numbers",
                   found);
+  }
+
+  /// True for FP8 of which the bits that are set anywhere are known.
+  static bool has_bits(const Member& m) {
+    return m.is_linear && m.figures->plan.kind == NumberKind::kE4m3 && m.figures->counted >= 4 * kFewNumbers;
   }
 
   static bool is_seldom(size_t some, size_t all) { return some <= 1 || 4 * some <= all; }
@@ -133,27 +154,53 @@ class Content {
     return 5 * f.zero_lines >= f.plan.lines || (f.columns >= 16 && 5 * f.zero_columns >= f.columns);
   }
 
+  /// True if lines of zeros were removed on purpose: they are at random places, or another matrix lacks the
+  /// same channels, or the block scales of all of them are those of zeros.
+  static bool are_rows_removed(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    // What was never written are codes of 0, which are no zeros.
+    if (f.plan.kind == NumberKind::kInt4) return true;
+    if (m.shares_zero_rows || are_scattered(f.zero_rows, f.longest_zero_lines, f.plan.lines)) return true;
+    return f.plan.scale_bytes > 0 && f.live_zero_lines == 0;
+  }
+  static bool are_columns_removed(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    return m.shares_zero_columns || are_scattered(f.zero_places, f.longest_zero_columns, f.columns);
+  }
+
+  /// Reports zeros that begin or end within lines. Zeros that pad columns make every line torn, and pruning
+  /// of blocks leaves many zeros elsewhere.
+  bool check_torn(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    constexpr double kPruned = 0.3;
+    if (f.torn_lines > 0 && 2 * f.torn_lines < f.plan.lines)
+      return report(m, "zero-regions",
+                    "expected weights, found zeros that begin or end within {} of {} rows, as if a part was "
+                    "never written",
+                    f.torn_lines, f.plan.lines);
+    const bool one = f.block_lines > 0 && f.end_block_line - f.first_block_line == f.block_lines;
+    if (!one || 2 * f.block_lines >= f.plan.lines || f.zero_share > kPruned) return false;
+    return report(m, "zero-regions", "expected weights, found a tile of zeros in {} rows from {} on",
+                  f.block_lines, f.first_block_line);
+  }
+
   /// Reports large regions of zeros. Padding and a few dead channels are zeros as well, but neither is as
   /// large as a quarter.
   bool check_zeros(const Member& m) {
     const MatrixFigures& f = *m.figures;
     if ((!m.is_linear && !is_embedding(m)) || !f.plan.is_rows) return false;
     if (is_router(m.name) && f.zero_lines > 0 && by_design_.padding_rows(m) >= f.zero_lines) return false;
-    // Zeros that pad columns make every line torn.
-    if (f.torn_lines > 0 && 2 * f.torn_lines < f.plan.lines) {
-      return report(m, "zero-regions",
-                    "expected weights, found zeros that begin or end within {} of {} rows, as if a part was "
-                    "never written",
-                    f.torn_lines, f.plan.lines);
-    }
+    if (check_torn(m)) return true;
     if (is_pruned(m)) return false;
+    const bool has_rows = f.zero_lines > 0 && !are_rows_removed(m),
+               has_columns = f.zero_columns > 0 && !are_columns_removed(m);
     const char* line = f.plan.k_outer ? "groups of sixteen columns" : "rows";
     const char* column = f.plan.k_outer ? "rows" : "columns";
-    if (f.plan.lines >= 8 && 5 * f.zero_lines >= f.plan.lines) {
+    if (has_rows && f.plan.lines >= 8 && 5 * f.zero_lines >= f.plan.lines) {
       return report(m, "zero-regions",
                     "expected weights, found zeros in {} of {} {}, from {} on {} consecutive ones",
                     f.zero_lines, f.plan.lines, line, f.first_zero_line, f.longest_zero_lines);
-    } else if (f.columns >= 16 && 5 * f.zero_columns >= f.columns) {
+    } else if (has_columns && f.columns >= 16 && 5 * f.zero_columns >= f.columns) {
       return report(m, "zero-regions", "expected weights, found zeros in {} of {} {}", f.zero_columns,
                     f.columns, column);
     }
@@ -167,14 +214,14 @@ class Content {
     const bool last = f.first_zero_line + f.longest_zero_lines == f.plan.lines &&
                       f.longest_zero_lines >= kFewLastLines &&
                       f.longest_zero_lines * f.plan.line_bytes >= kFewLastBytes;
-    if (last || f.longest_zero_lines >= std::max(kFewLines, f.plan.lines / 64)) {
+    if (has_rows && (last || f.longest_zero_lines >= std::max(kFewLines, f.plan.lines / 64))) {
       return report(m, "zero-regions",
                     "expected weights, as {} of {} like it have in all {}, found zeros in {} of {}, from {} "
                     "on {} consecutive ones",
                     kind.members - kind.with_lines, kind.members, line, f.zero_lines, f.plan.lines,
                     f.first_zero_line, f.longest_zero_lines);
     }
-    if (f.zero_columns >= std::max(kFewLines, f.columns / 32)) {
+    if (has_columns && f.zero_columns >= std::max(kFewLines, f.columns / 32)) {
       return report(m, "zero-regions",
                     "expected weights, as {} of {} like it have in all {}, found zeros in {} of {}",
                     kind.members - kind.with_columns, kind.members, column, f.zero_columns, f.columns);
@@ -220,7 +267,8 @@ class Content {
     // mixture of parts of several rows.
     const auto gain = [](const MatrixFigures::Order& o) {
       constexpr double kMore = 0.05, kErrors = 7;  // error of the difference between the two shares
-      return o.otherwise - std::max(0.0, o.as_stored) - std::max(kMore, kErrors * o.error);
+      return double{o.otherwise} - std::max(0.0, double{o.as_stored}) -
+             std::max(kMore, kErrors * double{o.error});
     };
     const bool swizzled = gain(f.swizzled) >= gain(f.transposed);
     const MatrixFigures::Order& order = swizzled ? f.swizzled : f.transposed;
@@ -228,7 +276,7 @@ class Content {
     sink_.add("scale-order", s_.at(s_.modules[f.module].block_scale),
               "expected block scales in the order of rows, which explains {:.0f} % of their "
               "variance, found an order that explains {:.0f} %: {}",
-              100 * std::max(0.0, order.as_stored), 100 * order.otherwise,
+              100 * std::max(0.0, double{order.as_stored}), 100 * double{order.otherwise},
               swizzled ? "the 128x4 order of a kernel" : "transposed");
   }
 
@@ -241,11 +289,19 @@ class Content {
     const MatrixFigures& scales = *m.scale_figures;
     // Rows of zeros may have any scale.
     if (m.figures->zero_lines + m.figures->zero_columns == 0 &&
-        scales.log2_amax - scales.log2_mean > kFarthest && std::isfinite(scales.log2_mean)) {
+        scales.log2_amax - scales.log2_mean > kFarthest && std::isfinite(scales.log2_mean) &&
+        !has_unused_scales(s_, m, kFarthest)) {
       return report(m, "suspicious-scale",
                     "expected scales of one order of magnitude, found {:.3g}, while their mean is {:.3g}",
                     std::exp2(scales.log2_amax), std::exp2(scales.log2_mean));
     }
+    constexpr double kFarBelow = 10;  // octaves
+    if (const size_t lost = count_lost_scales(s_, m, kFarBelow); lost > 0)
+      return report(
+          m, "suspicious-scale",
+          "expected scales of one order of magnitude, found {} of {} below {:.3g}, while their mean is "
+          "{:.3g} and their blocks have large codes",
+          lost, scales.counted, std::exp2(scales.log2_mean - kFarBelow), std::exp2(scales.log2_mean));
     // In other formats, all rows may have the scale of the whole matrix.
     if (!has_float_scales(m) || m.figures->plan.kind != NumberKind::kInt4 || !is_flat(scales) ||
         8 * flat_ > scaled_)
@@ -304,7 +360,8 @@ class Content {
   std::map<std::string, Zeros> zeros_;
   /// Number of matrices with float scales; of these, number with only one scale.
   size_t scaled_ = 0, flat_ = 0;
-  size_t codes_ = 0, noisy_ = 0;  ///< number of matrices of codes; of these, number that look like noise
+  std::array<size_t, 4> with_bits_{};  ///< number of FP8 matrices that have bit 0, 1 or 2 set; number of all
+  size_t codes_ = 0, noisy_ = 0;       ///< number of matrices of codes; of these, number that look like noise
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "formats/module_kinds.h"
 #include "formats/module_roles.h"
 #include "lib/lint/content/checks.h"
+#include "lib/lint/content/scaled_groups.h"
 
 namespace twofour {
 namespace {
@@ -69,9 +70,9 @@ class Regions {
   bool check_lone(const Member& m) {
     const MatrixFigures& f = *m.figures;
     if (f.lone < kLone || !std::isfinite(f.lone)) return false;
-    return report(m, "outlier-weight",
-                  "expected numbers near {:.3g}, the RMS of a row, found {:.6g} in row {}",
-                  std::exp2(f.row_levels.median), std::exp2(f.row_levels.median + f.lone), f.lone_line);
+    return report(
+        m, "outlier-weight", "expected numbers near {:.3g}, the RMS of a row, found {:.6g} in row {}",
+        std::exp2(double{f.row_levels.median}), std::exp2(double{f.row_levels.median} + f.lone), f.lone_line);
   }
 
   /// True if float scales are for blocks, so that a line of them is for many rows or columns of weights.
@@ -94,11 +95,14 @@ class Regions {
     if ((m.figures->plan.lines < kFewLines && !bias) || m.figures->plan.k_outer) return false;
     const double peak = bias ? kLone : is_of_blocks(m) ? kBlockPeak : kPeak;
     const char* what = m.scale_figures != nullptr || f.plan.scale_bytes > 0 ? "scales" : "weights";
+    constexpr double kFar = 4;  // octaves
     for (const Levels* levels : {&f.row_levels, &f.column_levels}) {
-      if (levels->above < peak || (levels == &f.column_levels && f.columns == 0)) continue;
+      if (double{levels->above} < peak || (levels == &f.column_levels && f.columns == 0)) continue;
+      if (m.scale_figures != nullptr && has_unused_scales(s_, m, kFar)) return false;
       return report(m, "outlier-weight",
                     "expected {} of one size, found those of {} {} {:.3g} times as large as the median", what,
-                    levels == &f.row_levels ? "row" : "column", levels->largest, std::exp2(levels->above));
+                    levels == &f.row_levels ? "row" : "column", levels->largest,
+                    std::exp2(double{levels->above}));
     }
     return false;
   }
@@ -107,12 +111,16 @@ class Regions {
   bool check_zero_bytes(const Member& m) {
     const MatrixFigures& f = *m.figures;
     constexpr uint64_t kLeast = 384;
-    constexpr double kHardlyAny = 0.02;
+    constexpr double kHardlyAny = 0.05;
     const bool integers = f.plan.kind == NumberKind::kInt4;
     if (!m.is_linear || f.zero_bytes.bytes < kLeast) return false;
     if (integers ? means_zero(m, 0) : f.zero_share > kHardlyAny || width_of(f.plan.kind) == 1) return false;
     const uint64_t line = std::max<uint64_t>(1, f.plan.line_bytes);
-    if (!integers && f.zero_bytes.bytes >= line) return false;  // rows of zeros have rules of their own
+    // Rows and columns of zeros have rules of their own.
+    const auto width = static_cast<uint64_t>(width_of(f.plan.kind));
+    if (!integers &&
+        (f.zero_bytes.bytes >= line || f.zero_bytes.bytes <= f.longest_zero_columns * width + kLeast / 4))
+      return false;
     return report(m, "zero-regions",
                   "expected weights other than zero, found {} bytes of zeros from row {} on",
                   f.zero_bytes.bytes, f.zero_bytes.at / line);
@@ -123,7 +131,8 @@ class Regions {
     const MatrixFigures& f = *m.figures;
     const ForeignBytes& scales = f.foreign_scales;
     // Noise ends at a border of pages. A single sector may be that of rows of zeros.
-    if (scales.bytes > 0 && (scales.is_text || scales.bytes > Looks::kSector)) {
+    constexpr double kPruned = 0.8;
+    if (scales.bytes > 0 && (scales.is_text || (scales.bytes > Looks::kSector && f.zero_share < kPruned))) {
       sink_.add("odd-region", s_.at(s_.modules[f.module].block_scale),
                 "expected block scales, found {} from row {} on that are {}", scales.bytes,
                 scales.at / f.plan.scale_bytes,
@@ -156,6 +165,13 @@ class Regions {
 
   bool check_region(const Member& m) {
     const OddRegion& r = m.figures->region;
+    if (m.figures->unsigned_columns > 0 && m.is_linear) {
+      const uint32_t codes = m.figures->plan.kind == NumberKind::kE2m1 ? 2 : 1;
+      return report(m, "odd-region",
+                    "expected negative numbers, found none in {} columns from {} on, in rows from {} on",
+                    codes * m.figures->unsigned_columns, codes * m.figures->first_unsigned,
+                    m.figures->unsigned_line);
+    }
     // In a toy model, few numbers of several matrices may look alike.
     switch (r.kind) {
       case RegionKind::kNone:
@@ -175,6 +191,12 @@ class Regions {
                       "expected codes as in other rows, found different ones in {} rows from {} on, as of "
                       "text or another format",
                       r.lines, r.first_line);
+      case RegionKind::kBits:
+        return report(
+            m, "odd-region",
+            "expected numbers that differ in bit {}, as in other rows, found it the same in all of {} rows "
+            "from {} on",
+            r.bit, r.lines, r.first_line);
       case RegionKind::kBlocks:
         return report(m, "odd-region",
                       "expected a code of 6 in {:.0f} % of blocks, as in other rows, found it in {:.0f} % in "
@@ -184,17 +206,43 @@ class Regions {
     return false;
   }
 
+  /// True if bytes that seem to be twice in a matrix are, and are not padding. Rows of a table that no token
+  /// uses may all be one row, or the last ones may be those of other tokens.
+  bool is_copied(const Member& m) const {
+    constexpr uint64_t kMost = 1u << 16, kFewNumbers = 64;
+    const Pieces::Repeat& r = m.figures->repeat;
+    const MatrixPlan& plan = m.figures->plan;
+    const uint64_t all = plan.lines * plan.line_bytes,
+                   begin = static_cast<uint64_t>(std::max<int64_t>(m.figures->expert, 0)) * all;
+    const uint64_t count = std::min({kMost, r.bytes, all - std::min(all, r.at)});
+    std::vector<uint8_t> here(count), there(count);
+    s_.read(m.figures->tensor, begin + r.at, here);
+    s_.read(m.figures->tensor, begin + r.from, there);
+    // The last piece may have been cut.
+    const uint64_t sure = count > Pieces::kPiece ? count - Pieces::kPiece : count;
+    if (!std::equal(here.begin(), here.begin() + static_cast<std::ptrdiff_t>(sure), there.begin()))
+      return false;
+    if (static_cast<uint64_t>(std::ranges::count_if(here, [](uint8_t b) { return (b & 0x7F) != 0; })) <
+        kFewNumbers)
+      return false;
+    const uint64_t line = std::max<uint64_t>(1, plan.line_bytes);
+    if ((!is_table_name(m.name) && !is_head(m.name)) || (r.at - r.from) % line != 0) return true;
+    if (r.at + r.bytes + line >= all) return false;
+    return count < 2 * line || !std::equal(here.begin(), here.begin() + static_cast<std::ptrdiff_t>(line),
+                                           here.begin() + static_cast<std::ptrdiff_t>(line));
+  }
+
   /// Reports bytes that are twice in a matrix. Single rows may be equal.
   bool check_repeat(const Member& m) {
-    constexpr uint64_t kFewBytes = 4096, kFewRows = 2, kPage = 3072, kMostClose = 4 << 20;
+    constexpr uint64_t kFewBytes = 4096, kFewRows = 2, kPage = 3072;
     const MatrixFigures& f = *m.figures;
     // What lies at another place of its row is no row that is there twice. GPTQ has eight columns in a line.
     const uint64_t line = std::max<uint64_t>(1, f.plan.line_bytes), apart = f.repeat.at - f.repeat.from;
-    const bool across = apart % line != 0 || f.plan.kind == NumberKind::kInt4;
-    // In larger matrices, looks are too far apart to find a page.
-    const bool is_close = f.plan.lines * line <= kMostClose;
-    const uint64_t least = across && is_close ? kPage : std::max(kFewBytes, kFewRows * line + Pieces::kPiece);
-    if (!m.is_linear || f.repeat.bytes < least || may_repeat_heads(m.name)) return false;
+    const bool integers = f.plan.kind == NumberKind::kInt4, across = apart % line != 0 || integers;
+    const uint64_t least = across ? kPage : std::max(kFewBytes, kFewRows * line + Pieces::kPiece);
+    if (!m.is_linear && !is_table_name(m.name)) return false;
+    if (f.repeat.bytes < least || (may_repeat_heads(m.name) && (integers || !across))) return false;
+    if (!is_copied(m)) return false;
     return report(
         m, "odd-region",
         "expected bytes that differ, found {} from row {} on equal to those from row {} on, as of a "
@@ -217,16 +265,18 @@ class Regions {
     const bool fused = has_part(m.name, {"qkv", "query_key_value", "in_proj", "c_attn", "gate_up", "kv_a",
                                          "w13", "x_proj", "dt_proj", "conv", "fc1", "_ba"});
     if (fused) return false;
+    constexpr double kFar = 4;  // octaves
     const bool heads = has_part(m.name, {"attn", "attention", "q_proj", "k_proj", "v_proj", "o_proj"});
     const MatrixFigures& f = scaled(m);
     for (const Levels* levels : {&f.row_levels, &f.column_levels}) {
-      if (std::fabs(levels->step) < (heads ? kHeadStep : kStep)) continue;
+      if (std::fabs(double{levels->step}) < (heads ? kHeadStep : kStep)) continue;
+      if (m.scale_figures != nullptr && has_unused_scales(s_, m, kFar)) return false;
       const char* of = m.scale_figures != nullptr || f.plan.scale_bytes > 0 ? "scales of " : "";
       const char* line = levels == &f.row_levels ? "rows" : "columns";
       return report(m, "uneven-parts",
                     "expected {}{} of one size, found those from {}/{} of them on {:.3g} times as large as "
                     "those before",
-                    of, line, levels->part, levels->parts, std::exp2(levels->step));
+                    of, line, levels->part, levels->parts, std::exp2(double{levels->step}));
     }
     return false;
   }

@@ -40,12 +40,21 @@ double correlation(const std::vector<double>& a, const std::vector<double>& b) {
   return spread > 0 ? (ab - sum_a * sum_b / n) / std::sqrt(spread) : 0;
 }
 
-/// Columns of codes, by word and nibble: the mean code of the first group, and its zero point.
+/// Columns of codes, by word and nibble: the sum of codes of the first group, and its zero point.
 struct Columns {
   std::vector<double> codes{}, zeros{};
+  int64_t rows = 0;     ///< number of codes in a sum
+  bool differ = false;  ///< zero points differ
+  /// Returns the mean code minus the mean zero point.
+  double offset() const {
+    double sum = 0, zero = 0;
+    for (const double x : codes) sum += x;
+    for (const double x : zeros) zero += x;
+    return (sum / static_cast<double>(rows) - zero) / static_cast<double>(zeros.size());
+  }
 };
 
-/// Reads some rows of a module of AWQ or GPTQ. Returns nullopt if it has no zero points that differ.
+/// Reads some rows of a module of AWQ or GPTQ. Returns nullopt if it has no zero points.
 std::optional<Columns> read_columns(const LintInput& s, const Member& m) {
   constexpr int64_t kRows = 64, kFewest = 32;
   const size_t tensor = m.figures->tensor;
@@ -64,7 +73,8 @@ std::optional<Columns> read_columns(const LintInput& s, const Member& m) {
   const auto count = static_cast<size_t>(words) * kPack;
   const std::vector<uint8_t> stored = nibbles_of(s, *zeros, 0, static_cast<size_t>(words));
   columns.zeros.assign(stored.begin(), stored.end());
-  if (std::ranges::adjacent_find(stored, std::not_equal_to<>()) == stored.end()) return {};
+  columns.differ = std::ranges::adjacent_find(stored, std::not_equal_to<>()) != stored.end();
+  columns.rows = rows;
   columns.codes.resize(count);
   const auto lines = static_cast<size_t>(along_n ? rows : rows / kInt4Pack);
   const auto line = static_cast<size_t>(codes.shape[1]);
@@ -76,32 +86,67 @@ std::optional<Columns> read_columns(const LintInput& s, const Member& m) {
   return columns;
 }
 
+/// Returns the correlation of codes with zero points in the best other order of eight columns.
+double best_order(const Columns& columns) {
+  // Nibble i of a word of AWQ holds this one of eight columns. Source: AutoAWQ, awq/modules/linear/gemm.py.
+  constexpr std::array<size_t, kPack> kOrder = {0, 2, 4, 6, 1, 3, 5, 7};
+  double best = 0;
+  for (const bool inverse : {false, true}) {
+    std::vector<double> zeros(columns.zeros.size());
+    for (size_t i = 0; i < zeros.size(); ++i) {
+      const size_t word = i / kPack * kPack, place = word + kOrder[i % kPack];
+      (inverse ? zeros[place] : zeros[i]) = columns.zeros[inverse ? i : place];
+    }
+    best = std::max(best, correlation(columns.codes, zeros));
+  }
+  return best;
+}
+
 }  // namespace
 
 void lint_zero_point_order(const LintInput& s, std::span<Member> members, LintReporter& reporter) {
-  // Nibble i of a word of AWQ holds this one of eight columns. Source: AutoAWQ, awq/modules/linear/gemm.py.
-  constexpr std::array<size_t, kPack> kOrder = {0, 2, 4, 6, 1, 3, 5, 7};
-  constexpr double kFew = 0.3, kMore = 0.25;
-  for (const Member& m : members) {
+  constexpr double kFew = 0.3, kMore = 0.25, kUsual = 0.7, kFarOff = 1.5;
+  constexpr size_t kFewest = 4;
+  struct Found {
+    Member* m;
+    double offset, own, best;  // own: a correlation; NaN: zero points are all equal
+  };
+  std::vector<Found> all;
+  std::vector<double> offsets, owns;
+  for (Member& m : members) {
     if (!m.is_linear || m.figures->plan.kind != NumberKind::kInt4 || m.figures->zero_lines > 0) continue;
     const auto columns = read_columns(s, m);
     if (!columns) continue;
-    const double own = correlation(columns->codes, columns->zeros);
-    if (own > kFew) continue;
-    double best = 0;
-    for (const bool inverse : {false, true}) {
-      std::vector<double> zeros(columns->zeros.size());
-      for (size_t i = 0; i < zeros.size(); ++i) {
-        const size_t word = i / kPack * kPack, place = word + kOrder[i % kPack];
-        (inverse ? zeros[place] : zeros[i]) = columns->zeros[inverse ? i : place];
-      }
-      best = std::max(best, correlation(columns->codes, zeros));
+    const double own = columns->differ ? correlation(columns->codes, columns->zeros) : std::nan("");
+    all.push_back({&m, columns->offset(), own, own <= kFew ? best_order(*columns) : 0});
+    offsets.push_back(all.back().offset);
+    if (columns->differ) owns.push_back(own);
+  }
+  const bool usual = owns.size() >= kFewest && robust_spread(owns).median > kUsual;
+  const double middle = robust_spread(offsets).median;
+  for (const Found& x : all) {
+    const LintPlace at = s.at(x.m->figures->tensor, x.m->name);
+    if (x.own <= kFew && x.best >= x.own + kMore) {
+      reporter.add("odd-codes", at,
+                   "expected codes around the zero points of their columns, found that they follow those of "
+                   "another order of eight columns (a correlation of {:.2f}, not {:.2f})",
+                   x.best, x.own);
+    } else if (usual && x.own <= kFew) {
+      reporter.add(
+          "odd-codes", at,
+          "expected codes around the zero points of their columns (a correlation above {:.1f} in most "
+          "matrices), found {:.2f}: codes and zero points that do not belong together",
+          kUsual, x.own);
+    } else if (all.size() >= kFewest && std::fabs(x.offset - middle) > kFarOff) {
+      reporter.add(
+          "odd-codes", at,
+          "expected a mean code {:+.1f} from the zero points, as in most of {} matrices, found {:+.1f}: "
+          "zero points that do not belong to the codes",
+          middle, all.size(), x.offset);
+    } else {
+      continue;
     }
-    if (best < own + kMore) continue;
-    reporter.add("odd-codes", s.at(m.figures->tensor, m.name),
-                 "expected codes around the zero points of their columns, found that they follow those of "
-                 "another order of eight columns (a correlation of {:.2f}, not {:.2f})",
-                 best, own);
+    x.m->reported = true;
   }
 }
 

@@ -31,7 +31,8 @@ enum class Unused {
 };
 
 std::vector<Unused> unused_of(const LintInput& s, const std::string& block) {
-  constexpr float kNever = -100;
+  // The router's other numbers vary by less.
+  constexpr float kNever = -100, kFarBelow = 8;
   constexpr uint64_t kMostBytes = 64u << 20;
   std::vector<Unused> unused;
   for (const std::string_view path : router_paths()) {
@@ -55,8 +56,9 @@ std::vector<Unused> unused_of(const LintInput& s, const std::string& block) {
       const auto bias = s.find(router + name);
       if (!bias || !s.whole[*bias]) continue;
       const std::vector<float> numbers = read_scales(s, *bias);
+      const auto middle = static_cast<float>(median_of(numbers));
       for (size_t e = 0; e < std::min(rows, numbers.size()); ++e) {
-        if (numbers[e] <= kNever) unused[e] = Unused::kBias;
+        if (numbers[e] <= kNever || numbers[e] < middle - kFarBelow) unused[e] = Unused::kBias;
       }
     }
     break;
@@ -85,38 +87,28 @@ ZerosByDesign::ZerosByDesign(const LintInput& s, std::span<const Member> members
   find_added_layers(members);
 }
 
-/// Experts of zeros pad if a bias keeps the router from each, or if they are the last ones of every block,
-/// the same in all, and have zeros in the router.
+/// Experts of zeros pad if a bias keeps the router from each, or if they have zeros in the router, too, and
+/// are less than half of its experts.
 void ZerosByDesign::find_padding(const LintInput& s, std::span<const Member> members) {
-  struct Block {
-    std::map<int64_t, bool> zero;  ///< by the number of the expert, true if all its matrices are zero
-    std::set<int64_t> by_bias, by_row;
-  };
-  std::map<std::string, Block> blocks;
+  std::map<std::string, std::map<int64_t, bool>> blocks;  // true if all matrices of an expert are zero
   for (const Member& m : members) {
     const std::string block = block_of(m);
     if (block.empty() || !m.is_linear) continue;
-    bool& zero = blocks[block].zero.try_emplace(m.at.expert, true).first->second;
+    bool& zero = blocks[block].try_emplace(m.at.expert, true).first->second;
     zero = zero && is_zero(m);
   }
-  bool same = true;
-  const Block* first = nullptr;
-  for (auto& [name, block] : blocks) {
+  for (const auto& [name, experts] : blocks) {
+    if (std::ranges::none_of(experts, [](const auto& expert) { return expert.second; })) continue;
     const std::vector<Unused> unused = unused_of(s, name);
-    for (const auto& [expert, zero] : block.zero) {
+    std::set<int64_t> by_bias, by_row;
+    for (const auto& [expert, zero] : experts) {
       const auto e = static_cast<size_t>(expert);
       if (!zero || e >= unused.size() || unused[e] == Unused::kNo) continue;
-      (unused[e] == Unused::kBias ? block.by_bias : block.by_row).insert(expert);
+      (unused[e] == Unused::kBias ? by_bias : by_row).insert(expert);
     }
-    if (!block.by_bias.empty()) padding_[name] = block.by_bias;
-    if (first == nullptr) first = &block;
-    const auto count = static_cast<int64_t>(unused.size());
-    same = same && block.by_row == first->by_row && !block.by_row.empty() &&
-           *block.by_row.begin() == count - std::ssize(block.by_row) && 2 * std::ssize(block.by_row) < count;
+    if (2 * by_row.size() < unused.size()) by_bias.insert(by_row.begin(), by_row.end());
+    if (!by_bias.empty()) padding_[name] = std::move(by_bias);
   }
-  constexpr size_t kFewBlocks = 2;
-  if (!same || blocks.size() < kFewBlocks) return;
-  for (const auto& [name, block] : blocks) padding_[name].insert(block.by_row.begin(), block.by_row.end());
 }
 
 /// A layer adds nothing if all linears that write to the residual stream are zero, and no other one is.

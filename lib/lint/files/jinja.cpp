@@ -8,16 +8,14 @@
 #include <utility>
 #include <vector>
 
+#include "lib/lint/files/jinja_names.h"
 #include "lib/lint/files/jinja_words.h"
 
 namespace twofour {
 namespace {
 
-enum class Part { kName, kNumber, kString, kOperator };
-struct Piece {
-  Part kind;
-  std::string_view text;  ///< a string without its quotes
-};
+using Part = JinjaPart;
+using Piece = JinjaPiece;
 
 /// A statement that opens a block, and what may be in it and must end it.
 struct Block {
@@ -60,6 +58,7 @@ class Reader {
     // A role that another part of the template compares is not lost.
     const bool is_elsewhere = facts_.names.find(fmt::format(" {} ", facts_.lost_role)) != std::string::npos;
     if (facts_.writes_roles || is_elsewhere) facts_.lost_role.clear();
+    facts_.mistyped = names_.mistyped();
     return std::move(facts_);
   }
 
@@ -96,6 +95,7 @@ class Reader {
     std::vector<Piece> pieces;
     if (!read_pieces(kind == '{' ? "}}" : "%}", begin, pieces)) return;
     for (const Piece& p : pieces) facts_.names.append(" ").append(p.text).append(" ");
+    names_.take(pieces, kind == '%', begin);
     if (kind == '{') {
       if (pieces.empty()) return problem(begin, "expected an expression in {{{{ }}}}, found none");
       facts_.is_empty = false;
@@ -379,6 +379,7 @@ class Reader {
   std::string_view text_;
   size_t at_ = 0;
   std::vector<Open> open_;
+  JinjaNames names_;
   TemplateFacts facts_;
   std::string_view before_{};     // the text that the branch wrote last
   bool follows_begin_ = false;    // bos_token was written last

@@ -11,6 +11,7 @@ struct TemplateFacts {
   bool is_empty = false;           ///< it writes nothing: no text and no expression
   std::set<std::string> tokens{};  ///< texts of the form <|...|> that it writes
   std::string written{};           ///< all texts that it may write, a line each
+  std::string mistyped{};          ///< a name that nothing sets and that is nearly another, with the line
   std::string names{};             ///< all names and compared texts that it reads, between blanks
   bool writes_roles = false;       ///< it writes the role of each message
   std::string behind{};            ///< the texts that it writes behind contents of messages, a line each

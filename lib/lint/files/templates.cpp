@@ -100,6 +100,8 @@ class TemplateLint {
     } else if (facts.is_empty) {
       reporter_.add("bad-chat-template", place, "expected a template that writes something, found none");
     }
+    if (facts.problem.empty() && !facts.mistyped.empty())
+      reporter_.add("template-gap", place, facts.mistyped);
     templates.written += facts.written;
     templates.names += facts.names;
     templates.behind += facts.behind;

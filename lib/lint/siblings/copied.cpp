@@ -161,7 +161,7 @@ class CopiedScales {
         const bool own = is_nvfp4(m) ? m.figures->codes != first.figures->codes
                                      : m.figures->ordered != first.figures->ordered && m.scale != first.scale;
         if (!own || (!is_nvfp4(m) && are_powers_of_two(m.scale))) continue;
-        same[i]->reported = true;
+        same[0]->reported = same[i]->reported = true;  // either may have lost its own
         const size_t tensor = is_nvfp4(m) ? s_.modules[m.figures->module].block_scale : m.scale;
         report(tensor, "expected other scales, found those of {} above other weights", first.name);
       }

@@ -7,6 +7,7 @@
 
 #include "lib/lint/bytes/checks.h"
 #include "lib/lint/siblings/checks.h"
+#include "lib/lint/siblings/untrained.h"
 
 namespace twofour {
 namespace {
@@ -16,6 +17,8 @@ namespace {
 /// 224 if scales are powers of two.
 constexpr double kLeastNvfp4 = 400, kLeastE4m3 = 200;
 constexpr uint64_t kFewToFill = 4096;
+/// How many times larger than needed the scales of most matrices may be.
+constexpr double kMostLarger = 16;
 /// The largest difference in octaves between the RMS of a matrix and that of others of its kind. Up to it, a
 /// matrix only divides its magnitude among its scales in another way.
 constexpr double kInLine = 0.9;
@@ -30,8 +33,10 @@ struct Shared {
 class FullScale {
  public:
   FullScale(const LintInput& s, std::span<Member> members, LintReporter& reporter) : s_(s), sink_(reporter) {
-    for (const Member& m : members) {
+    for (Member& m : members) {
       if (m.is_linear && std::isfinite(m.log2_rms)) kinds_[m.at.kind].push_back(m.log2_rms);
+      if (m.is_linear && std::isfinite(m.log2_rms) && m.at.expert >= 0)
+        experts_[{m.at.kind, m.at.layer}].push_back(&m);
       if (m.is_linear && std::isfinite(m.figures->log2_amax)) add(m);
       const bool has_blocks = m.is_linear && is_nvfp4(m) && m.figures->plan.scale_bytes > 0;
       if (has_blocks && m.figures->counted >= kFewToFill && m.figures->zero_share < 0.4) coded_.push_back(&m);
@@ -49,7 +54,9 @@ class FullScale {
     const bool few = 4 * low.size() <= shared_.size();
     for (const Shared* one : low) {
       const Member& m = *one->first;
-      if (few && is_in_line(m)) continue;
+      // A scale that is larger than needed only costs precision.
+      const bool is_larger = one->amax * kMostLarger >= (is_nvfp4(m) ? kLeastNvfp4 : kLeastE4m3);
+      if (few ? is_in_line(m) || is_untrained(m) : is_larger) continue;
       sink_.add("amax-mismatch", s_.at(m.scale),
                 is_nvfp4(m)
                     ? fmt::format("expected a largest code * block scale near 2688, 1536 or 448, found {:g}",
@@ -99,9 +106,18 @@ class FullScale {
     return all.size() >= kFewestAlike && std::fabs(m.log2_rms - robust_spread(all).median) < kInLine;
   }
 
+  /// True for an expert that was never trained, and is small under a scale that others need.
+  bool is_untrained(const Member& m) const {
+    const auto group = experts_.find({m.at.kind, m.at.layer});
+    constexpr size_t kFewestExperts = 4;
+    return group != experts_.end() && group->second.size() >= kFewestExperts &&
+           is_never_drawn(m, group->second, robust_spread(kinds_.at(m.at.kind)).median);
+  }
+
   const LintInput& s_;
   LintReporter& sink_;
   std::map<std::string, std::vector<double>> kinds_;
+  std::map<std::pair<std::string, int64_t>, Group> experts_;
   std::vector<const Member*> coded_;  ///< matrices in E2M1 with block scales that are not pruned
   std::map<std::tuple<std::string, bool, double>, Shared> shared_;
 };

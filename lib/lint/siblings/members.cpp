@@ -7,6 +7,7 @@
 
 #include "formats/weight_dialect.h"
 #include "lib/lint/bytes/checks.h"
+#include "lib/lint/siblings/zero_partners.h"
 
 namespace twofour {
 namespace {
@@ -96,6 +97,7 @@ std::vector<Member> list_members(const LintInput& s, std::span<const MatrixFigur
     }
     m.module = m.name;
     m.at = sibling_name(m.name);
+    if (t.name.ends_with("_blocks")) m.name = t.name;  // the name has no part for the tensor
     if (f.expert >= 0) {
       m.at.expert = f.expert;
       m.name += fmt::format(" (expert {})", f.expert);
@@ -105,9 +107,15 @@ std::vector<Member> list_members(const LintInput& s, std::span<const MatrixFigur
     constexpr double kPruned = 0.5;
     const double pruned = m.is_linear && f.zero_share > kPruned ? std::log2(1 - f.zero_share) / 2 : 0;
     m.log2_rms = f.log2_rms - (std::isfinite(pruned) ? pruned : 0) + scale;
+    // Blocks of zeros have any scale, so that the mean of scales tells nothing.
+    constexpr double kMostZeros = 0.3, kWide = 1.5;
+    if (m.is_linear && m.scale_figures != nullptr && m.scale_figures->plan.kind != NumberKind::kE8m0 &&
+        f.zero_share > kMostZeros && m.scale_figures->log2_amax - m.scale_figures->log2_mean > kWide)
+      m.log2_rms = std::nan("");
     m.log2_amax = f.log2_amax + scale;
     members.push_back(std::move(m));
   }
+  find_zero_partners(members);
   return members;
 }
 

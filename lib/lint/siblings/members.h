@@ -30,6 +30,8 @@ struct Member {
   const MatrixFigures* scale_figures = nullptr;  ///< figures of the FP8 or MXFP4 scales
   double log2_scale = 0;                         ///< log2 of the mean of these scales, as multipliers
   bool reported = false;                         ///< a finding names it together with others
+  /// Another matrix has zeros at the same rows, or columns: see find_zero_partners().
+  bool shares_zero_rows = false, shares_zero_columns = false;
 };
 
 /// Returns all weights among `figures`: linears, embeddings, norms and biases. Scales are left out.

@@ -117,6 +117,7 @@ class Outliers {
 
   std::string kind_of_scale(const Member& m) const {
     const std::string& name = s_.tensors[m.scale].name;
+    if (name.ends_with("_scales")) return name;
     return name.substr(name.find_last_of('.') + 1);
   }
 

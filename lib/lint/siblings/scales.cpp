@@ -90,6 +90,7 @@ class SiblingScales {
       const auto group = fused_group(x.module);
       fused.insert(group ? *group : std::pair{x.module, size_t{0}});
     }
+    check_fused_inputs();
     if (fused.size() < 4) return;
     if (values.size() == 1) {
       const bool on_purpose = inputs_[0].stored == 1 || s_.has_manifest;
@@ -122,6 +123,25 @@ class SiblingScales {
                "{}, one for inputs up to {:.3g}",
                std::exp2(spread.median), group[i]->stored, group[i]->amax);
       }
+    }
+  }
+
+  /// Reports input scales of linears that read the same input and have it up to quite different sizes.
+  void check_fused_inputs() {
+    constexpr double kTimes = 4;
+    std::map<std::pair<std::string, size_t>, std::vector<const InputScale*>> groups;
+    for (const InputScale& x : inputs_) {
+      const auto group =
+          x.at.expert >= 0 && s_.tensors[x.tensor].shape.size() == 1 ? std::nullopt : fused_group(x.module);
+      if (group) groups[*group].push_back(&x);
+    }
+    for (const auto& [key, group] : groups) {
+      const auto [least, most] =
+          std::ranges::minmax_element(group, {}, [](const InputScale* x) { return x->amax; });
+      if ((*most)->amax < kTimes * (*least)->amax) continue;
+      report((*most)->tensor, "suspicious-scale",
+             "expected a scale for the inputs that {} has, too, found {}, {:.3g} times as large",
+             (*least)->module, (*most)->stored, (*most)->amax / (*least)->amax);
     }
   }
 

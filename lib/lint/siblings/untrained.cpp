@@ -19,7 +19,7 @@ namespace {
 bool has_flat_rows(const Member& m, const Group& experts) {
   constexpr double kFlat = 0.6;
   const auto spread_of_rows = [](const Member& one) {
-    return (one.scale_figures != nullptr ? one.scale_figures : one.figures)->row_levels.spread;
+    return double{(one.scale_figures != nullptr ? one.scale_figures : one.figures)->row_levels.spread};
   };
   std::vector<double> spreads;
   for (const Member* other : experts) spreads.push_back(spread_of_rows(*other));
@@ -60,8 +60,8 @@ std::optional<Unevenness> unevenness_of(const Member& m) {
     rows = static_cast<double>(scales->counted) / columns;
   }
   if (!(cell > 0) || !(rows >= kFewLines) || !(columns >= kFewLines)) return std::nullopt;
-  return Unevenness{scales->row_levels.spread / cell * std::sqrt(columns),
-                    scales->column_levels.spread / cell * std::sqrt(rows)};
+  return Unevenness{double{scales->row_levels.spread} / cell * std::sqrt(columns),
+                    double{scales->column_levels.spread} / cell * std::sqrt(rows)};
 }
 
 /// Returns the spread of float scales in octaves, which follows from the mean of squares if their logarithms
@@ -174,6 +174,7 @@ void lint_untrained(const LintInput& s, std::span<Member> members, LintReporter&
     size_t uneven = 0, all = 0;
   };
   std::map<std::string, Kind> kinds;
+  Kind every;  // all linears
   for (Member& m : members) {
     // Experts to which no token came are as they were initialized.
     if (!m.is_linear || m.at.layer < 0 || m.at.expert >= 0 || is_router(m.name)) continue;
@@ -181,11 +182,18 @@ void lint_untrained(const LintInput& s, std::span<Member> members, LintReporter&
     if (!uneven) continue;
     Kind& kind = kinds[m.at.kind];
     ++kind.all;
-    kind.uneven += uneven->rows >= kUneven && uneven->columns >= kUneven;
+    const bool is_uneven = uneven->rows >= kUneven && uneven->columns >= kUneven;
+    kind.uneven += is_uneven;
+    ++every.all;
+    every.uneven += is_uneven;
     if (uneven->rows < kChance && uneven->columns < kChance) kind.even.push_back(&m);
   }
   for (const auto& [name, kind] : kinds) {
-    if (kind.uneven < kFewestTrained || 4 * kind.uneven < 3 * kind.all) continue;
+    // In a model of few layers, other kinds show that it was trained, too.
+    constexpr size_t kFewestLinears = 8;
+    const bool is_small = every.uneven >= kFewestLinears && 8 * every.uneven >= 7 * every.all &&
+                          kind.uneven > 0 && kind.uneven + 1 == kind.all;
+    if (!is_small && (kind.uneven < kFewestTrained || 4 * kind.uneven < 3 * kind.all)) continue;
     for (Member* m : kind.even) {
       m->reported = true;
       reporter.add("odd-numbers", s.at(m->figures->tensor, m->name),

@@ -1,0 +1,312 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "formats/e2m1.h"
+#include "formats/e4m3.h"
+#include "formats/half.h"
+#include "formats/weight_dialect.h"
+#include "lib/lint/content/checks.h"
+
+// A scale is made from the largest weight of its block, or from the range of its group. Blocks with a large
+// one have small codes elsewhere, so that scales and RMS of codes are correlated negatively: about -0.65 in
+// NVFP4, -0.85 in MXFP4, -0.95 in FP8 blocks and -0.5 in FP8 rows. If scales are those of other blocks, the
+// correlation is zero. Neighbours are compared, since rows and columns differ in size.
+
+namespace twofour {
+namespace {
+
+constexpr int kPlaces = 4;
+
+/// The correlation of some pairs of numbers.
+class Correlation {
+ public:
+  void add(double x, double y) {
+    ++count_;
+    x_ += x;
+    y_ += y;
+    xx_ += x * x;
+    yy_ += y * y;
+    xy_ += x * y;
+  }
+  size_t count() const { return count_; }
+  /// NaN: all scales are equal.
+  double value() const {
+    const auto n = static_cast<double>(count_);
+    const double spread = (xx_ - x_ * x_ / n) * (yy_ - y_ * y_ / n);
+    return spread > 0 ? (xy_ - x_ * y_ / n) / std::sqrt(spread) : std::nan("");
+  }
+
+ private:
+  size_t count_ = 0;
+  double x_ = 0, y_ = 0, xx_ = 0, yy_ = 0, xy_ = 0;
+};
+
+/// Blocks of one line: log2 of the scale, and log2 of the RMS of the codes. NaN: one of them is zero.
+struct Block {
+  double scale, codes;
+};
+
+void add_neighbours(const std::vector<Block>& blocks, Correlation& sums) {
+  for (size_t i = 1; i < blocks.size(); ++i) {
+    const double x = blocks[i].scale - blocks[i - 1].scale, y = blocks[i].codes - blocks[i - 1].codes;
+    if (std::isfinite(x) && std::isfinite(y)) sums.add(x, y);
+  }
+}
+
+double octaves_of(double energy) { return energy > 0 ? std::log2(energy) / 2 : std::nan(""); }
+
+double octaves_of_e4m3(uint8_t byte) {
+  // Smaller ones are not exact.
+  constexpr uint8_t kTiny = 0x21;
+  return byte < kTiny || byte >= kE4m3Nan ? std::nan("") : std::log2(double{e4m3_to_float(byte)});
+}
+
+double energy_of_e2m1(std::span<const uint8_t> bytes) {
+  double energy = 0;
+  for (const uint8_t b : bytes) {
+    const int low = e2m1_halves(b & 7), high = e2m1_halves(b >> 4 & 7);
+    energy += low * low + high * high;
+  }
+  return energy;
+}
+
+double energy_of_e4m3(std::span<const uint8_t> bytes) {
+  double energy = 0;
+  for (const uint8_t b : bytes) {
+    const double x = (b & 0x7F) == kE4m3Nan ? 0 : double{e4m3_to_float(b & 0x7F)};
+    energy += x * x;
+  }
+  return energy / static_cast<double>(std::max<size_t>(1, bytes.size()));
+}
+
+/// Returns log2 of a number in BF16, F16 or F32; NaN if it is not positive.
+double octaves_of_float(DType type, const uint8_t* bytes) {
+  float x = 0;
+  if (type == DType::kF32) {
+    std::memcpy(&x, bytes, sizeof(x));
+  } else {
+    uint16_t bits = 0;
+    std::memcpy(&bits, bytes, sizeof(bits));
+    x = type == DType::kBF16 ? bf16_to_float(bits) : fp16_to_float(bits);
+  }
+  return x > 0 && std::isfinite(x) ? std::log2(double{x}) : std::nan("");
+}
+
+/// How well the scales of one matrix fit its codes.
+struct Fit {
+  const char* format = nullptr;  ///< matrices of one format are compared
+  double correlation = 0;        ///< the one nearest to zero of some places
+};
+
+class Fitter {
+ public:
+  Fitter(const LintInput& s, const Member& m) : s_(s), m_(m), plan_(m.figures->plan) {}
+
+  /// Returns nullopt if the format has no such scales, or the matrix has too few.
+  std::optional<Fit> fit() {
+    constexpr double kMostZeros = 0.4;
+    if (m_.figures->zero_share > kMostZeros || !plan_.is_rows || plan_.k_outer || plan_.lines < kFewLines)
+      return {};
+    if (m_.figures->module != MatrixFigures::kNone) {
+      const Nvfp4Linear& module = s_.modules[m_.figures->module];
+      return of_blocks("NVFP4", module.block_scale, plan_.scale_bytes, 8);
+    }
+    if (m_.scale_figures == nullptr) return {};
+    const TensorInfo& scales = s_.tensors[m_.scale];
+    const bool e8m0 = m_.scale_figures->plan.kind == NumberKind::kE8m0;
+    if (e8m0) {
+      const uint64_t all = scales.bytes() / std::max<uint64_t>(1, plan_.matrices), each = all / plan_.lines;
+      const uint64_t bytes = plan_.kind == NumberKind::kE2m1 ? 16 : 32;
+      if (each * plan_.lines != all || each * bytes != plan_.line_bytes) return {};
+      return of_blocks(plan_.kind == NumberKind::kE2m1 ? "MXFP4" : "MXFP8", m_.scale, each, bytes);
+    }
+    if (m_.figures->expert >= 0 || !is_float(scales.dtype)) return {};
+    if (plan_.kind == NumberKind::kE4m3) return of_fp8(scales);
+    return plan_.kind == NumberKind::kInt4 ? of_int4(scales) : std::nullopt;
+  }
+
+ private:
+  static constexpr uint64_t kFewLines = 64;
+  static constexpr size_t kFewPairs = 48;
+
+  std::vector<uint8_t> read(size_t tensor, uint64_t offset, uint64_t count) const {
+    std::vector<uint8_t> bytes(count);
+    s_.read(tensor, offset, bytes);
+    return bytes;
+  }
+  uint64_t matrix() const { return static_cast<uint64_t>(std::max<int64_t>(m_.figures->expert, 0)); }
+  static uint64_t line_of(int place, uint64_t lines, uint64_t count) {
+    return std::min(lines - count, lines * (2 * static_cast<uint64_t>(place) + 1) / (2 * kPlaces));
+  }
+
+  /// Blocks along a row, with scales of one byte.
+  std::optional<Fit> of_blocks(const char* format, size_t scales, uint64_t each, uint64_t bytes) const {
+    constexpr uint64_t kRows = 6;
+    double worst = -1;
+    for (int place = 0; place < kPlaces; ++place) {
+      const uint64_t first = matrix() * plan_.lines + line_of(place, plan_.lines, kRows);
+      const std::vector<uint8_t> codes = read(m_.figures->tensor, first * plan_.line_bytes,
+                                              kRows * plan_.line_bytes),
+                                 factors = read(scales, first * each, kRows * each);
+      Correlation sums;
+      std::vector<Block> blocks(each);
+      for (uint64_t row = 0; row < kRows; ++row) {
+        for (uint64_t b = 0; b < each; ++b) {
+          const std::span<const uint8_t> some(&codes[row * plan_.line_bytes + b * bytes], bytes);
+          const uint8_t factor = factors[row * each + b];
+          blocks[b].scale = plan_.scale_bytes > 0 ? octaves_of_e4m3(factor)
+                            : factor > 0          ? double{static_cast<double>(factor)}
+                                                  : std::nan("");
+          blocks[b].codes =
+              octaves_of(plan_.kind == NumberKind::kE2m1 ? energy_of_e2m1(some) : energy_of_e4m3(some));
+        }
+        add_neighbours(blocks, sums);
+      }
+      if (sums.count() < kFewPairs) return {};
+      if (!std::isfinite(sums.value())) return {};
+      worst = std::max(worst, sums.value());
+    }
+    return Fit{format, worst};
+  }
+
+  std::optional<Fit> of_fp8(const TensorInfo& scales) const {
+    if (scales.shape.empty() || scales.shape.size() > 2) return {};
+    const auto rows = static_cast<uint64_t>(scales.shape[0]),
+               columns = scales.shape.size() == 2 ? static_cast<uint64_t>(scales.shape[1]) : 1;
+    const uint64_t width = is_wide(scales.dtype) ? 4 : 2;
+    if (columns == 1 && rows == plan_.lines) return of_rows(scales.dtype, width);
+    constexpr uint64_t kFewBlocks = 4, kMostLines = 16, kBlock = 32;
+    if (rows == 0 || columns < kFewBlocks) return {};
+    const uint64_t high = (plan_.lines + rows - 1) / rows, wide = (plan_.line_bytes + columns - 1) / columns;
+    if (wide < kBlock || high < kBlock) return {};
+    Correlation sums;
+    std::vector<Block> blocks(columns);
+    for (uint64_t i = 0; i < std::min(rows, kMostLines); ++i) {
+      const uint64_t row = i * rows / std::min(rows, kMostLines);
+      const uint64_t line = std::min(plan_.lines - 1, row * high + high / 2);
+      const std::vector<uint8_t> codes = read(m_.figures->tensor, line * plan_.line_bytes, plan_.line_bytes),
+                                 factors = read(m_.scale, row * columns * width, columns * width);
+      for (uint64_t b = 0; b < columns; ++b) {
+        const uint64_t count = std::min(wide, plan_.line_bytes - std::min(plan_.line_bytes, b * wide));
+        blocks[b].scale = octaves_of_float(scales.dtype, &factors[b * width]);
+        blocks[b].codes =
+            octaves_of(energy_of_e4m3(std::span(codes).subspan(std::min(plan_.line_bytes, b * wide), count)));
+      }
+      add_neighbours(blocks, sums);
+    }
+    if (sums.count() < kFewPairs) return {};
+    return Fit{"FP8 in blocks", sums.value()};
+  }
+  static bool is_wide(DType type) { return type == DType::kF32; }
+
+  std::optional<Fit> of_rows(DType type, uint64_t width) const {
+    constexpr uint64_t kRows = 64, kMost = 512;
+    if (plan_.lines < kPlaces * kRows) return {};
+    Correlation sums;
+    std::vector<Block> blocks(kRows);
+    for (int place = 0; place < kPlaces; ++place) {
+      const uint64_t first = line_of(place, plan_.lines, kRows);
+      const std::vector<uint8_t> codes = read(m_.figures->tensor, first * plan_.line_bytes,
+                                              kRows * plan_.line_bytes),
+                                 factors = read(m_.scale, first * width, kRows * width);
+      for (uint64_t i = 0; i < kRows; ++i) {
+        blocks[i].scale = octaves_of_float(type, &factors[i * width]);
+        blocks[i].codes = octaves_of(energy_of_e4m3(
+            std::span(codes).subspan(i * plan_.line_bytes, std::min(kMost, plan_.line_bytes))));
+      }
+      add_neighbours(blocks, sums);
+    }
+    return Fit{"FP8 in rows", sums.value()};
+  }
+
+  /// Codes of AWQ and GPTQ, [K, N] in words along N or K, whose scales [K / group, N] are in order of the
+  /// inputs.
+  std::optional<Fit> of_int4(const TensorInfo& scales) const {
+    constexpr uint64_t kInputs = 64, kPack = kInt4Pack;
+    constexpr std::array<uint64_t, kPack> kAwq = {0, 2, 4, 6, 1, 3, 5, 7};
+    const TensorInfo& codes = s_.tensors[m_.figures->tensor];
+    if (!codes.name.ends_with(".qweight") || codes.shape.size() != 2 || scales.shape.size() != 2) return {};
+    const auto n = static_cast<uint64_t>(scales.shape[1]), words = static_cast<uint64_t>(codes.shape[1]),
+               groups = static_cast<uint64_t>(scales.shape[0]);
+    const bool along_n = words * kPack == n;
+    const uint64_t inputs = static_cast<uint64_t>(codes.shape[0]) * (along_n ? 1 : kPack);
+    if (groups == 0 || n < kFewPairs || (!along_n && words != n) || inputs % groups != 0) return {};
+    const uint64_t group = inputs / groups, width = is_wide(scales.dtype) ? 4 : 2;
+    if (group < kInputs || (s_.find(m_.module + ".g_idx") && !is_in_order(inputs, group))) return {};
+    const uint64_t g = groups / 2, lines = along_n ? kInputs : kInputs / kPack, line = words * 4;
+    const std::vector<uint8_t> some = read(m_.figures->tensor, g * group / (along_n ? 1 : kPack) * line,
+                                           lines * line),
+                               factors = read(m_.scale, g * n * width, n * width);
+    std::vector<double> sum(n), squares(n);
+    for (uint64_t i = 0; i < 2 * some.size(); ++i) {
+      const double code = some[i / 2] >> (4 * (i % 2)) & 15;
+      const uint64_t word = i / kPack % words, at = along_n ? word * kPack + kAwq[i % kPack] : word;
+      sum[at] += code;
+      squares[at] += code * code;
+    }
+    Correlation sums;
+    std::vector<Block> blocks(n);
+    for (uint64_t i = 0; i < n; ++i)
+      blocks[i] = {octaves_of_float(scales.dtype, &factors[i * width]),
+                   octaves_of(squares[i] - sum[i] * sum[i] / kInputs)};
+    add_neighbours(blocks, sums);
+    if (sums.count() < kFewPairs) return {};
+    return Fit{along_n ? "INT4 of AWQ" : "INT4 of GPTQ", sums.value()};
+  }
+  /// True if g_idx, the groups of inputs, is in their order.
+  bool is_in_order(uint64_t inputs, uint64_t group) const {
+    const auto tensor = s_.find(m_.module + ".g_idx");
+    if (!tensor || !s_.whole[*tensor] || s_.tensors[*tensor].bytes() != 4 * inputs) return false;
+    const std::vector<uint8_t> bytes = read(*tensor, 0, 4 * inputs);
+    for (uint64_t k = 0; k < inputs; ++k) {
+      uint32_t at = 0;
+      std::memcpy(&at, &bytes[4 * k], sizeof(at));
+      if (at != k / group) return false;
+    }
+    return true;
+  }
+
+  const LintInput& s_;
+  const Member& m_;
+  const MatrixPlan& plan_;
+};
+
+}  // namespace
+
+void lint_scale_fit(const LintInput& s, std::span<Member> members, LintReporter& reporter) {
+  constexpr double kFits = -0.3, kUnfit = 0.3, kSame = 0.6;
+  constexpr size_t kFewest = 4;
+  std::map<std::string, std::vector<std::pair<Member*, double>>> formats;
+  for (Member& m : members) {
+    if (!m.is_linear || m.reported) continue;
+    const auto fit = Fitter(s, m).fit();
+    if (fit && std::isfinite(fit->correlation)) formats[fit->format].push_back({&m, fit->correlation});
+  }
+  for (const auto& [format, all] : formats) {
+    if (all.size() < kFewest) continue;
+    std::vector<double> values;
+    for (const auto& [m, correlation] : all) values.push_back(correlation);
+    const double median = robust_spread(values).median;
+    const auto fitting = std::ranges::count_if(values, [&](double x) { return x < kSame * median; });
+    if (median > kFits || 4 * fitting < 3 * std::ssize(all)) continue;
+    for (const auto& [m, correlation] : all) {
+      if (correlation < kUnfit * median) continue;
+      m->reported = true;
+      reporter.add(
+          "odd-codes", s.at(m->figures->tensor, m->name),
+          "expected scales that follow the codes of their blocks (a correlation of {:.2f}, as of {} of {} "
+          "matrices), found {:.2f}: codes and scales that do not belong together",
+          median, fitting, all.size(), correlation);
+    }
+  }
+}
+
+}  // namespace twofour

@@ -1,0 +1,15 @@
+#pragma once
+#include "lib/lint/siblings/members.h"
+
+namespace twofour {
+
+/// True if a matrix in FP8 or INT4 has scales more than `octaves` above their mean, and the codes of each
+/// such scale are all the same one, or zeros. Producers give any scale to weights that are all zero, as
+/// pruning leaves them.
+bool has_unused_scales(const LintInput& input, const Member& m, double octaves);
+
+/// Returns the number of block scales of FP8 more than `octaves` below their mean whose codes differ. Rows
+/// may be as small as they like, but a block of many rows is not.
+size_t count_lost_scales(const LintInput& input, const Member& m, double octaves);
+
+}  // namespace twofour
