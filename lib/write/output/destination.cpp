@@ -133,6 +133,11 @@ void check_destination(const fs::path& given, const fs::path& source, Existing e
     throw Error(
         fmt::format("{}: expected a directory of this machine, found a URL; upload what is written there",
                     given.string()));
+  if (!source.empty() && !given.empty() && resolved(path) == resolved(source)) {
+    throw Error(fmt::format(
+        "{}: expected another directory than the source, found the source itself; twofour changes no source",
+        given.string()));
+  }
   refuse_link(path);
   check_overlap(given, source, "source");
   std::error_code error;

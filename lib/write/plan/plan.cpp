@@ -105,7 +105,8 @@ void note_passed_through(Planner& planner) {
   if (passed > 0) {
     planner.findings.push_back(
         {Severity::kNote, "passed-through", c.path().string(),
-         fmt::format("{} NVFP4 modules are not selected and are copied unchanged, the first {}", passed,
+         fmt::format("{} not selected and copied unchanged, the first {}",
+                     passed == 1 ? "1 NVFP4 module is" : fmt::format("{} NVFP4 modules are", passed),
                      example)});
   }
 }
