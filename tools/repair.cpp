@@ -116,11 +116,11 @@ void add_changes(const std::string& key, const Json& before, const Json& after,
 
 /// The first of some changes in words.
 std::string first_of(const std::vector<std::string>& changes) {
-  constexpr size_t kFew = 4;
+  constexpr size_t kFew = 3;
   const size_t count = std::min(changes.size(), kFew);
   return fmt::format("{}{}",
                      fmt::join(changes.begin(), changes.begin() + static_cast<std::ptrdiff_t>(count), ", "),
-                     and_more(changes.size(), " and {} more changes", count));
+                     and_more(changes.size(), " and {} more", count));
 }
 
 std::string mend_text(const MendRecord& m) {

@@ -387,11 +387,11 @@ def convert(
         method ("joint", "gptq", "wanda", "rtn", "magnitude"): How: joint chooses mask, scales and codes together, gptq
             the last two without a pattern; wanda and rtn read the diagonal alone; magnitude leaves the statistics out
             (default: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
-        sweeps (int): Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4
-            with a pattern, else 2)
+        sweeps (int): Sweeps of descent once weights are chosen; a row rests once a sweep gains less than 0.5 % (0 to 64;
+            default: 4 with a pattern, else 2)
         shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
         scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7)
-        max_loss (float): Likewise, as much as stays below this expected loss (default: any)
+        max_loss (float): Prune as much as stays below this expected loss, else as budget (default: any)
         html (path): With budget or max_loss: write a page about the choice, for a browser
         device ("cpu", "cuda", "auto"): Where weights are chosen by stats; the bytes are the same. cuda:1 is the second
             CUDA device. auto uses a CUDA device if there is one. All else runs on the CPU (default: auto)
@@ -562,14 +562,14 @@ def quantize(
         method ("joint", "gptq", "wanda", "rtn", "magnitude"): How: joint chooses mask, scales and codes together, gptq
             the last two without a pattern; wanda and rtn read the diagonal alone; magnitude leaves the statistics out
             (default: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
-        sweeps (int): Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4
-            with a pattern, else 2)
+        sweeps (int): Sweeps of descent once weights are chosen; a row rests once a sweep gains less than 0.5 % (0 to 64;
+            default: 4 with a pattern, else 2)
         shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
         scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7)
         budget (float): Prune this share of the bytes, 0 to 1, and only quantize the rest: with a pattern and stats, whose
             fisher_hessian says what each costs the model. The cheapest a byte come first; what is fused stays together.
             dry_run=True prints the curve (default: all is pruned)
-        max_loss (float): Likewise, as much as stays below this expected loss (default: any)
+        max_loss (float): Prune as much as stays below this expected loss, else as budget (default: any)
         html (path): With budget or max_loss: write a page about the choice, for a browser
         device ("cpu", "cuda", "auto"): Where weights are chosen by stats; the bytes are the same. cuda:1 is the second
             CUDA device. auto uses a CUDA device if there is one. All else runs on the CPU (default: auto)
@@ -670,7 +670,8 @@ def prune(
         method ("joint", "wanda", "magnitude"): How: joint chooses mask, scales and codes together; wanda reads the
             diagonal alone; magnitude leaves the statistics out (default: joint where the file holds a full Hessian of
             enough tokens, else wanda)
-        sweeps (int): Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4)
+        sweeps (int): Sweeps of descent once weights are chosen; a row rests once a sweep gains less than 0.5 % (0 to 64;
+            default: 4)
         budget (float): Prune this share of the bytes, 0 to 1, and leave the rest: with a pattern and stats, whose
             fisher_hessian says what each costs the model. The cheapest a byte come first; what is fused stays together.
             dry_run=True prints the curve (default: all is pruned)
@@ -708,7 +709,7 @@ def prune(
         scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7)
         mask (path): prune by the masks of this file, as MaskLLM makes them: safetensors with M.mask or M, U8 or BOOL [N,
             K], for each module M that is pruned; 1 stays (default: masks are chosen)
-        max_loss (float): Likewise, as much as stays below this expected loss (default: any)
+        max_loss (float): Prune as much as stays below this expected loss, else as budget (default: any)
         html (path): With budget or max_loss: write a page about the choice, for a browser
         device ("cpu", "cuda", "auto"): Where weights are chosen by stats; the bytes are the same. cuda:1 is the second
             CUDA device. auto uses a CUDA device if there is one. All else runs on the CPU (default: auto)
@@ -819,7 +820,7 @@ def compress(
         limit (int): At most so many windows (1 to 1073741824; default: all)
         method ("joint", "gptq", "wanda", "rtn"): How weights are chosen, see help(twofour.quantize) (default: joint or
             gptq)
-        sweeps (int): Sweeps of descent after that (0 to 64; default: 4 with a pattern, else 2)
+        sweeps (int): Sweeps of descent once weights are chosen (0 to 64; default: 4 with a pattern, else 2)
         shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
         scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7)
         budget (float): Prune this share of the bytes, 0 to 1, the cheapest by budget_stats first (default: all is pruned)
@@ -1789,8 +1790,8 @@ def plan(
         method ("joint", "gptq", "wanda", "rtn", "magnitude"): How: joint chooses mask, scales and codes together, gptq
             the last two without a pattern; wanda and rtn read the diagonal alone; magnitude leaves the statistics out
             (default: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
-        sweeps (int): Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4
-            with a pattern, else 2)
+        sweeps (int): Sweeps of descent once weights are chosen; a row rests once a sweep gains less than 0.5 % (0 to 64;
+            default: 4 with a pattern, else 2)
         shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
         scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7)
         mask (path): prune by the masks of this file, as MaskLLM makes them: safetensors with M.mask or M, U8 or BOOL [N,
@@ -1798,7 +1799,7 @@ def plan(
         budget (float): Prune this share of the bytes, 0 to 1, and only quantize the rest: with a pattern and stats, whose
             fisher_hessian says what each costs the model. The cheapest a byte come first; what is fused stays together.
             dry_run prints the curve (default: all is pruned)
-        max_loss (float): Likewise, as much as stays below this expected loss (default: any)
+        max_loss (float): Prune as much as stays below this expected loss, else as budget (default: any)
         html (path): With budget or max_loss: write a page about the choice, for a browser
         modules (str or a list of such): Modules or tensors that go: name, glob, re:regex or role (mtp, head, ...); of the
             layers the last alone
