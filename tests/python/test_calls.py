@@ -172,7 +172,7 @@ class Errors(Scratch):
             (twofour.ArgumentError, ValueError, lambda: twofour.eval(SOURCE, text="words " * 99),
              "^text: expected the path of a file, found text: .*write it to a file first"),
             (twofour.Error, twofour.Error, lambda: twofour.quantize(SOURCE, SOURCE),
-             "expected another directory than the source, found the source itself"),
+             "found one that overlaps it: the source itself, which twofour does not change"),
             (twofour.Error, twofour.Error, lambda: twofour.Artifact(SOURCE),
              "expected an artifact in v7, .*found NVFP4 checkpoint, modelopt.*; convert it to one of these first"),
             (twofour.ArgumentTypeError, TypeError, lambda: twofour.lint(3), "expected a path, found int"),

@@ -2,6 +2,7 @@
 
 #include "formats/json.h"
 #include "tests/support/checkpoint_builder.h"
+#include "tests/support/faults/faults.h"
 #include "tests/support/faults/injected.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
