@@ -165,8 +165,9 @@ std::string entry_text(const DiffEntry& e) {
       e.a.format == e.b.format ? shape_text(e.a) : fmt::format("{} against {}", shape_text(e.a), e.b.format);
   if (v.beyond == 0) return text + fmt::format("{}, {}", sides, figures_text(v));
   const auto [a, b] = values_of(v.first, e.first);
-  text += fmt::format("{} of {} values of {}, first at ({}, {}, {}): {} against {}", v.beyond, v.weights,
-                      sides, v.first.e, v.first.n, v.first.k, value_text(a, e.first.has_value()),
+  const std::string expert = e.expert >= 0 ? fmt::format("expert {}, ", v.first.e) : "";
+  text += fmt::format("{} of {} values of {}, first at {}row {}, column {}: {} in A, {} in B", v.beyond,
+                      v.weights, sides, expert, v.first.n, v.first.k, value_text(a, e.first.has_value()),
                       value_text(b, e.first.has_value()));
   return v.error > 0 ? fmt::format("{}; {}", text, figures_text(v)) : text;
 }
@@ -253,6 +254,19 @@ void print_files(const DiffResult& r) {
   }
 }
 
+/// A hint if whatever differs has another format in B, as after a conversion that rounds. Empty otherwise.
+std::string rounding_hint(const DiffResult& r) {
+  const auto differs = [](const DiffEntry& e) { return e.cls == DiffClass::kDifferent; };
+  const auto is_converted = [&](const DiffEntry& e) { return !differs(e) || e.a.format != e.b.format; };
+  const auto first = std::ranges::find_if(r.entries, differs);
+  if (first == r.entries.end() || !std::ranges::all_of(r.entries, is_converted)) return {};
+  return fmt::format(
+      "hint: all that differ have another format in B ({} against {}), as after a conversion that rounds; "
+      "--fail-on "
+      "'snr<20' judges how much, --tolerance each value\n",
+      first->a.format, first->b.format);
+}
+
 void print_result(const Common& common, const DiffResult& r, uint64_t failed) {
   print_stdout("A  {}: {}, {}\nB  {}: {}, {}\n\n", r.a, r.a_what, counted(r.a_tensors, "tensor"), r.b,
                r.b_what, counted(r.b_tensors, "tensor"));
@@ -281,6 +295,7 @@ void print_result(const Common& common, const DiffResult& r, uint64_t failed) {
   if (keys > 0) text += fmt::format(", {} of configs", counted(static_cast<uint64_t>(keys), "key"));
   if (r.renamed > 0) text += fmt::format("; {} under other names", r.renamed);
   print_stdout("{}{}\n", text, failed > 0 ? fmt::format("; {} fail{}", failed, failed == 1 ? "s" : "") : "");
+  if (failed > 0) print_stdout("{}", rounding_hint(r));
 }
 
 int run_diff(const DiffArguments& o, const Common& common) {

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "formats/error.h"
+#include "lib/base/findings/and_more.h"
 #include "lib/base/io/page_cache.h"
 #include "lib/lint/lint.h"
 #include "lib/lint/rules/levels.h"
@@ -75,21 +76,74 @@ Json mend_json(const MendRecord& m) {
   return json;
 }
 
+/// A JSON value in a few words.
+std::string shown(const Json& value) {
+  constexpr size_t kMost = 60;
+  if (value.is_null()) return "absent";
+  const std::string text = json_line(value);
+  return text.size() <= kMost ? text
+         : value.is_object()  ? "another object"
+         : value.is_array()   ? "another list"
+                              : text;
+}
+
+/// Adds the differences of two values of a setting: "ignore: without "lm_head"".
+void add_changes(const std::string& key, const Json& before, const Json& after,
+                 std::vector<std::string>& to) {
+  if (before == after) return;
+  const auto within = [&](const std::string& name) { return key.empty() ? name : key + "." + name; };
+  if (before.is_object() && after.is_object()) {
+    for (const auto& [name, value] : before.items())
+      add_changes(within(name), value, after.contains(name) ? after[name] : Json(), to);
+    for (const auto& [name, value] : after.items())
+      if (!before.contains(name)) add_changes(within(name), Json(), value, to);
+    return;
+  }
+  if (!before.is_array() || !after.is_array()) {
+    to.push_back(fmt::format("{}: from {} to {}", key, shown(before), shown(after)));
+    return;
+  }
+  const size_t known = to.size();
+  const auto lacks = [](const Json& list, const Json& value) {
+    return std::find(list.begin(), list.end(), value) == list.end();
+  };
+  for (const Json& value : before)
+    if (lacks(after, value)) to.push_back(fmt::format("{}: without {}", key, shown(value)));
+  for (const Json& value : after)
+    if (lacks(before, value)) to.push_back(fmt::format("{}: with {}", key, shown(value)));
+  if (to.size() == known) to.push_back(key + ": in another order");
+}
+
+/// The first of some changes in words.
+std::string first_of(const std::vector<std::string>& changes) {
+  constexpr size_t kFew = 3;
+  const size_t count = std::min(changes.size(), kFew);
+  return fmt::format("{}{}",
+                     fmt::join(changes.begin(), changes.begin() + static_cast<std::ptrdiff_t>(count), ", "),
+                     and_more(changes.size(), " and {} more", count));
+}
+
 std::string mend_text(const MendRecord& m) {
   std::string rules, what;
   const auto add = [&](const std::string& text) { what += (what.empty() ? "" : ", ") + text; };
   for (const LintRule& rule : lint_rules()) {
     if (m.rules.contains(rule.id)) rules += (rules.empty() ? "" : ", ") + std::string(rule.id);
   }
-  if (!m.tensors.empty()) add(counted(m.tensors.size(), "tensor"));
+  std::vector<std::string> numbers;
+  for (const auto& [name, values] : m.numbers)
+    numbers.push_back(fmt::format("{}: from {} to {}", name, values.first, values.second));
+  if (!m.tensors.empty())
+    add(counted(m.tensors.size(), "tensor") + (numbers.empty() ? "" : ", " + first_of(numbers)));
   if (!m.dropped.empty()) add(counted(m.dropped.size(), "tensor") + " dropped");
   if (!m.prefix.empty()) add(m.prefix + " removed from names");
   for (const auto& s : m.settings) {
-    const bool is_short = !s.before.is_object() && !s.after.is_object();
-    const auto shown = [](const Json& value) { return value.is_null() ? "absent" : json_line(value); };
-    add(fmt::format(
-        "{}: {}{}", s.file, s.key,
-        is_short ? fmt::format(": {} for {}", shown(s.after), shown(s.before)) : " written anew"));
+    std::vector<std::string> changes;
+    add_changes("", s.before, s.after, changes);
+    if (s.before.is_object() && s.after.is_object()) {
+      add(fmt::format("{}: {}: {}", s.file, s.key, changes.empty() ? "written anew" : first_of(changes)));
+    } else {
+      add(fmt::format("{}: {}: from {} to {}", s.file, s.key, shown(s.before), shown(s.after)));
+    }
   }
   if (m.settings.empty()) {
     for (const std::string& file : m.files) add(file);
@@ -256,6 +310,7 @@ int run_repair(const RepairArguments& given, const Common& common) {
   } else if (!common.quiet) {
     if (repaired.mends.empty()) print_stdout("{}: nothing to mend, nothing written\n", o.source);
     print_lint_report(common, left, subject, writes ? "read again" : "as far as headers show");
+    if (o.dry_run && !repaired.mends.empty()) print_stdout("dry run: nothing written to {}\n", o.destination);
   }
   return is_mended ? kDone : kFound;
 }

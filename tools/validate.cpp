@@ -17,6 +17,7 @@
 #include "tools/cli/conversion_options.h"
 #include "tools/cli/figures_text.h"
 #include "tools/cli/option_values.h"
+#include "tools/cli/validate_text.h"
 
 namespace twofour {
 namespace {
@@ -120,6 +121,7 @@ Json report_to_json(const ValidateReport& r, bool with_source, const ValidateOpt
     json["device_layer_coverage"] = coverage_to_json(r.device_coverage);
   }
   if (with_source || device == Device::cuda) json["sample"] = sample_to_json(options);
+  if (!r.mends.empty()) json["mends"] = mends_to_json(r.mends);
   json["differences"] = findings_to_json(r.differences);
   json["notes"] = findings_to_json(r.notes);
   return json;
@@ -261,10 +263,8 @@ void print_report(const ValidateArguments& o, const Common& common, const Valida
                   const ValidateOptions& options) {
   const Device device = options.device;
   constexpr size_t kFewRows = 6;  // more are printed one by one only with --verbose
-  for (const Finding& f : r.differences) {
-    print_coloured(stdout, f.severity, severity_name(f.severity));
-    print_stdout(": {}: {} [{}]\n", f.where, f.message, f.id);
-  }
+  print_differences(r.differences, common.verbose);
+  if (r.differences.empty()) print_mends(r.mends, common.verbose);
   for (const WeightReport& w : r.weights) {
     if (r.weights.size() > kFewRows && !common.verbose) break;
     print_stdout("{} [{}, {}, {}]: zero codes {:.2f} %, {}\n", w.target, w.shape.e, w.shape.n, w.shape.k,

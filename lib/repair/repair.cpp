@@ -149,6 +149,7 @@ void Repair::set(std::vector<NewTensor> tensors, MendRecord& record) {
   for (NewTensor& t : tensors) {
     record.tensors[t.name] = t.dtype == DType::kF32 ? bits_text(t.bytes) : "";
     record.bytes += t.bytes.size();
+    note_number(t, record);
     EditedTensor made{{t.name, t.dtype, t.shape, 0, t.bytes.size()}, 0, 0};
     made.made = std::make_shared<const std::vector<uint8_t>>(std::move(t.bytes));
     if (EditedTensor* const old = find(t.name)) {
@@ -160,6 +161,15 @@ void Repair::set(std::vector<NewTensor> tensors, MendRecord& record) {
   }
   std::move(added.begin(), added.end(), std::back_inserter(edited.tensors));
   changed();
+}
+
+void Repair::note_number(const NewTensor& t, MendRecord& record) {
+  float after = 0;
+  if (t.dtype != DType::kF32 || t.bytes.size() != sizeof(after)) return;
+  std::memcpy(&after, t.bytes.data(), sizeof(after));
+  const auto at = view().find(t.name);
+  const std::vector<float> before = at ? floats_of(view(), *at) : std::vector<float>{};
+  if (before.size() == 1) record.numbers[t.name] = {before[0], after};
 }
 
 void Repair::drop(const std::function<bool(const EditedTensor&)>& goes, MendRecord& record) {

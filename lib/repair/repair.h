@@ -28,8 +28,10 @@ struct MendRecord {
   std::string mend;                  ///< name of the mend
   std::set<std::string> rules = {};  ///< lint rules that led to it
   std::map<std::string, std::string>
-      tensors;                         ///< tensors that were made, changed or taken, by name in the
-                                       ///< result, with the bits of their numbers in hexadecimal or ""
+      tensors;  ///< tensors that were made, changed or taken, by name in the
+                ///< result, with the bits of their numbers in hexadecimal or ""
+  std::map<std::string, std::pair<float, float>> numbers =
+      {};                              ///< single numbers before and after, by tensor
   std::set<std::string> dropped = {};  ///< tensors of the source that are removed: "FILE: NAME"
   std::set<std::string> files = {};    ///< files that are removed, added or rewritten
   std::vector<Setting> settings = {};
@@ -95,6 +97,9 @@ class Repair {
   void leave(std::string_view rule, std::string where, std::string why);
 
  private:
+  /// Records a number that replaces another.
+  void note_number(const NewTensor& tensor, MendRecord& record);
+
   std::optional<Checkpoint> view_;
   std::optional<LintReport> lint_;
   std::string rejected_;

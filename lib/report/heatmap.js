@@ -61,14 +61,16 @@ function drawHeat() {
     const x = grid.columnIndex.get(column);
     if (x !== undefined) cells.push({ y, x, value: cellValue(heat.metric, rows) });
   }));
-  const values = touched(metric, cells.map((c) => c.value).filter((v) => v !== null));
+  const values = touched(metric, cells.map((c) => c.value).filter((v) => Number.isFinite(v)));
   const [low, high] = values.length ? colorSpan(metric, d3.min(values), d3.max(values)) : [0, 1];
   const color = colorScale(metric, low, high);
   const empty = cssColor("empty"), right = soundValue(metric);
   for (const cell of cells) {
     // A row without a figure leaves its place empty. A good value has no colour of its own, so that the others stand out.
     if (cell.value === null) continue;
-    context.fillStyle = cell.value === right ? empty : color(cell.value);
+    // An infinite value has the colour of the worst.
+    const value = Math.max(low, Math.min(high, cell.value));
+    context.fillStyle = cell.value === right ? empty : color(Number.isFinite(cell.value) ? cell.value : value);
     context.fillRect(box.left + cell.x * box.width, cell.y * box.height, box.width - gap, box.height - gap);
   }
   context.fillStyle = cssColor("soft");
@@ -132,7 +134,7 @@ function showCellTip(event) {
   if (!cell || !cell.rows) return hideTip();
   const lines = [];
   data.metrics.forEach((metric, m) => {
-    const values = cell.rows.map((row) => figure(m, row)).filter((v) => v !== null);
+    const values = cell.rows.map((row) => anyFigure(m, row)).filter((v) => v !== null);
     if (!values.length) return;
     const low = d3.min(values), high = d3.max(values), one = figureText(metric, low);
     lines.push([metric.label, metric.cell === "sum" ? figureText(metric, d3.sum(values))

@@ -27,7 +27,16 @@ const kindLabel = data.kinds.map((parts, k) =>
   kindHasLayer[k] && parts[0] === commonPrefix ? parts.slice(1).join("*").replace(/^\./, "") || kindName[k] : kindName[k]);
 
 const layerOf = (row) => (kindHasLayer[data.rows.kind[row]] ? data.rows.numbers[row][0] : null);
-const figure = (metric, row) => data.rows.figures[metric][row];
+// A figure may be infinite, as an error relative to zeros. Charts leave it out; the map and the table show it if it is bad.
+const isBadInfinity = (metric, value) =>
+  metric.bad && ((metric.cell === "max" && value === Infinity) || (metric.cell === "min" && value === -Infinity));
+data.rows.figures.forEach((column, m) => column.forEach((value, row) => {
+  if (typeof value !== "string") return;
+  const infinite = value === "inf" ? Infinity : -Infinity;
+  column[row] = isBadInfinity(data.metrics[m], infinite) ? infinite : null;
+}));
+const anyFigure = (metric, row) => data.rows.figures[metric][row];
+const figure = (metric, row) => (Number.isFinite(anyFigure(metric, row)) ? anyFigure(metric, row) : null);
 
 /** Orders names with numbers in them as numbers. */
 const natural = new Intl.Collator("en", { numeric: true }).compare;
@@ -36,6 +45,7 @@ const compact = d3.format(".4~g"), thousands = d3.format(",");
 /** A figure as text. */
 function figureText(metric, value) {
   if (value === null || value === undefined) return "–";
+  if (!Number.isFinite(value)) return value > 0 ? "infinite" : "−infinite";
   switch (metric.unit) {
     case "share": return value === 0 || value >= 0.0001 ? d3.format(".2f")(100 * value) + " %" : compact(100 * value) + " %";
     case "dB": return d3.format(".2f")(value) + " dB";
@@ -58,7 +68,7 @@ const kReduce = { max: d3.max, min: d3.min, mean: d3.mean, sum: d3.sum };
 function cellValue(metric, rows) {
   const values = [];
   for (const row of rows) {
-    const value = figure(metric, row);
+    const value = anyFigure(metric, row);
     if (value !== null) values.push(value);
   }
   return values.length ? kReduce[data.metrics[metric].cell](values) : null;

@@ -41,8 +41,9 @@ Json kind_parts(const std::string& name_template) {
   }
 }
 
-/// A number with as many digits as a page shows. Null for NaN and infinity.
+/// A number with as many digits as a page shows. Null for NaN, "inf" and "-inf" for infinity.
 Json short_number(double value, ReportUnit unit) {
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   if (!std::isfinite(value)) return nullptr;
   if (value == std::round(value) && std::abs(value) < 1e6) return static_cast<int64_t>(value);
   return std::stod(fmt::format("{:.{}g}", value, unit == ReportUnit::kCosine ? 7 : 4));

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "formats/naming.h"
@@ -124,9 +125,12 @@ bool is_equal(const DiffEntry& e) { return e.cls == DiffClass::kEqual || e.cls =
 std::string difference_text(const DiffEntry& e) {
   if (e.cls == DiffClass::kAdded || e.cls == DiffClass::kRemoved) return "";
   if (!e.has_figures()) return e.message;
-  std::string text = fmt::format(
-      "{} of {} values differ, relative error {:.3g} %, SNR {:.2f} dB, largest {:.3g}", e.error.beyond,
-      e.error.weights, 100 * e.error.relative_error(), e.error.snr_db(), e.error.max_abs);
+  const std::string relative = std::isfinite(e.error.relative_error())
+                                   ? fmt::format("relative error {:.3g} %, SNR {:.2f} dB",
+                                                 100 * e.error.relative_error(), e.error.snr_db())
+                                   : "relative error infinite, because A is 0";
+  std::string text = fmt::format("{} of {} values differ, {}, largest {:.3g}", e.error.beyond,
+                                 e.error.weights, relative, e.error.max_abs);
   const WeightDifference& first = e.error.first;
   if (first.e < 0) return text;
   const auto value = [](float rounded, const ElementValue* exact) {
@@ -134,7 +138,7 @@ std::string difference_text(const DiffEntry& e) {
     return std::visit([](auto v) { return fmt::format("{}", v); }, *exact);
   };
   const std::string expert = e.expert >= 0 ? fmt::format("expert {}, ", first.e) : "";
-  return text + fmt::format("; first at {}n {}, k {}: {} in A, {} in B", expert, first.n, first.k,
+  return text + fmt::format("; first at {}row {}, column {}: {} in A, {} in B", expert, first.n, first.k,
                             value(first.expected, e.first ? &(*e.first)[0] : nullptr),
                             value(first.found, e.first ? &(*e.first)[1] : nullptr));
 }

@@ -116,7 +116,7 @@ function startFindings() {
 
 const moduleColumns = () => [
   { label: "name", name: true, cell: nameOf, sort: nameOf, link: (row) => () => goToRow(row) },
-  ...data.metrics.map((metric, m) => ({ label: metric.label.split(",")[0], number: true, cell: (row) => figureText(metric, figure(m, row)), sort: (row) => figure(m, row) })),
+  ...data.metrics.map((metric, m) => ({ label: metric.label.split(",")[0], number: true, cell: (row) => figureText(metric, anyFigure(m, row)), sort: (row) => anyFigure(m, row) })),
 ];
 
 /** Shows these rows in the table of modules; null: all that pass the filter. */

@@ -153,6 +153,35 @@ seen.selected = heat.selected;
   CHECK(v.seen["selected"]["column"] == 1);
 }
 
+TEST_CASE("an infinite error has the colour of the worst, and its name") {
+  if (browser().empty()) return;
+  const Scratch scratch;
+  Save zero = sound_checkpoint();
+  std::vector<uint8_t>& codes = zero.at("model.layers.1.mlp.experts.3.up_proj.weight").bytes;
+  std::fill(codes.begin(), codes.end(), uint8_t{0});
+  write_save(zero, scratch / "a");
+  write_save(sound_checkpoint(), scratch / "b");
+  const fs::path page = scratch / "diff.html";
+  REQUIRE(run_program({"diff", (scratch / "a").string(), (scratch / "b").string(), "--html", page.string()})
+              .code == 1);
+  const Visit v = visit(scratch, page, kLook + R"(
+const row = byName.get('model.layers.1.mlp.experts.3.up_proj');
+const errors = data.metrics.findIndex((m) => m.id === 'relative_error');
+seen.text = figureText(data.metrics[errors], anyFigure(errors, row));
+const y = heat.grid.keys.indexOf(data.rows.kind[row]), x = heat.grid.columnIndex.get(1), ratio = window.devicePixelRatio || 1;
+const pixel = (x, y) => [...heat.canvas.getContext('2d').getImageData(
+  (heat.box.left + (x + 0.5) * heat.box.width) * ratio, (y + 0.5) * heat.box.height * ratio, 1, 1).data].join();
+seen.same = pixel(x, y) === pixel(heat.grid.columnIndex.get(0), y);
+seen.empty = pixel(x, y) === '0,0,0,0';
+)");
+  INFO(v.console);
+  CHECK(v.console.empty());
+  REQUIRE(v.seen.is_object());
+  CHECK(v.seen["text"] == "infinite");
+  CHECK(v.seen["same"] == false);
+  CHECK(v.seen["empty"] == false);
+}
+
 TEST_CASE("the report of an evaluation draws its curves over layers and positions") {
   if (browser().empty()) return;
   const Scratch scratch;

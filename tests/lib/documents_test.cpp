@@ -34,9 +34,11 @@ std::vector<std::string> prose(const std::string& text) {
   return found;
 }
 
-/// The anchors of a document's headings, as code hosts make them: "#two-words" of "## Two words!".
+/// The anchors of a document's headings, as code hosts make them: "#two-words" of "## Two words!",
+/// "#two-words-1" of the second of that name.
 std::set<std::string> anchors(const std::string& text) {
   std::set<std::string> found;
+  std::map<std::string, int> seen;
   for (const std::string& line : prose(text)) {
     const size_t level = line.find_first_not_of('#');
     if (level == 0 || level == std::string::npos || line[level] != ' ') continue;
@@ -49,7 +51,8 @@ std::set<std::string> anchors(const std::string& text) {
         anchor += static_cast<char>(std::tolower(byte));
       }
     }
-    found.insert(anchor);
+    const int before = seen[anchor]++;
+    found.insert(before == 0 ? anchor : anchor + "-" + std::to_string(before));
   }
   return found;
 }

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import importlib.util
 import inspect
 import json
+import os
+import pickle
 import pydoc
 import re
+import shutil
+import sys
+import types
 import unittest
+import unittest.mock
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +62,7 @@ class Help(unittest.TestCase):
             parameters, shown = inspect.signature(function).parameters, pydoc.render_doc(function, renderer=pydoc.plaintext)
             for option in set(names) - {"help", "help_all", "json", "quiet", "verbose", "sarif"}:
                 self.assertIn(option, parameters, name)
-                self.assertRegex(shown, rf"\n +{option}: \S", name)
+                self.assertRegex(shown, rf"\n +{option} \(\S", name)
                 seen += 1
             for choices in re.findall(r"--[\w-]+ \{([^}]+)\}", page):
                 for choice in re.sub(r"\s", "", choices).split(","):
@@ -104,6 +112,21 @@ class Help(unittest.TestCase):
             if inspect.isclass(thing) or inspect.isfunction(thing):
                 self.assertEqual(thing.__module__, "twofour", name)
 
+    def test_arguments_are_in_the_order_of_the_page(self) -> None:
+        names = list(inspect.signature(twofour.quantize).parameters)
+        page = (ROOT / "tools" / "README.md").read_text().split("\n## quantize\n")[1]
+        groups = re.findall(r"\): (`--stats`.*)$", page.split("\n## ")[0], flags=re.M)
+        listed = [name.replace("-", "_") for name in re.findall(r"`--([\w-]+)`", groups[0])]
+        self.assertEqual([name for name in names if name in listed], listed)
+
+    def test_the_reference_begins_with_an_index_of_its_headings(self) -> None:
+        text = (ROOT / "tools" / "python" / "REFERENCE.md").read_text()
+        index = text.split("## Index\n")[1].split("\n\n")[0]
+        linked = re.findall(r"\[(\w+)\]\(#[\w-]+\)", index)
+        self.assertEqual([one for one in linked if one in re.findall(r"^## (\w+)", text, flags=re.M)][:1], ["Commands"])
+        for heading in re.findall(r"^### (\w+)$", text, flags=re.M):
+            self.assertIn(heading, linked)
+
     def test_the_reference_has_each_name_and_documents_have_types(self) -> None:
         text = (ROOT / "tools" / "python" / "REFERENCE.md").read_text()
         for name in twofour.__all__:
@@ -135,7 +158,23 @@ class Errors(Scratch):
             (twofour.ArgumentError, ValueError, lambda: twofour.eval(SOURCE), "expected one of text, tokens, found none"),
             (twofour.ArgumentError, ValueError, lambda: twofour.lint(None), "^path: expected a checkpoint or artifact"),
             (twofour.ArgumentTypeError, TypeError, lambda: twofour.convert(SOURCE, out, max_shard="5GB"),
-             r"unknown argument max_shard; did you mean max_shard_size\?"),
+             r"^convert: unknown argument max_shard; did you mean max_shard_size\?\nSee help\(twofour.convert\)\.$"),
+            (twofour.ArgumentTypeError, TypeError, lambda: twofour.quantize(SOURCE, out, to="nvfp4"),
+             r"^quantize: unknown argument to; convert\(to=...\), .*and plan\(to=...\) take it\nSee help\(twofour.quantize\)"),
+            (twofour.ArgumentTypeError, TypeError, lambda: twofour.quantize(SOURCE),
+             r"^quantize: missing a required argument: 'destination'\nSee help\(twofour.quantize\)\.$"),
+            (twofour.ArgumentTypeError, TypeError, lambda: twofour.lint(SOURCE, "b"),
+             r"^lint: too many positional arguments\nSee help\(twofour.lint\)\.$"),
+            (twofour.ArgumentTypeError, TypeError, lambda: twofour.lint(SOURCE, progress=True),
+             "^progress: expected a function of phase, bytes done and bytes in all, found True$"),
+            (twofour.ArgumentError, ValueError, lambda: twofour.eval(SOURCE, text="Some words, not a file."),
+             "^text: expected the path of a file, found text: .*write it to a file first"),
+            (twofour.ArgumentError, ValueError, lambda: twofour.eval(SOURCE, text="words " * 99),
+             "^text: expected the path of a file, found text: .*write it to a file first"),
+            (twofour.Error, twofour.Error, lambda: twofour.quantize(SOURCE, SOURCE),
+             "found one that overlaps it: the source itself, which twofour does not change"),
+            (twofour.Error, twofour.Error, lambda: twofour.Artifact(SOURCE),
+             "expected an artifact in v7, .*found NVFP4 checkpoint, modelopt.*; convert it to one of these first"),
             (twofour.ArgumentTypeError, TypeError, lambda: twofour.lint(3), "expected a path, found int"),
             (twofour.ArgumentError, ValueError, lambda: twofour.command("lint", SOURCE, headers=True),
              r"unknown option headers; did you mean headers_only\?"),
@@ -198,6 +237,67 @@ class Results(Scratch):
             printed = json.loads(run(*words, "--json").stdout)
             self.assertEqual(without_times(found), without_times(printed), words)
 
+    def test_a_result_is_short_to_look_at_and_whole_as_a_dict(self) -> None:
+        result = twofour.convert(SOURCE, self.folder / "v7", to="v7")
+        self.assertRegex(repr(result), r"^<result of convert: layout: 'v7', .*modules: <\d+ items>")
+        self.assertLess(len(repr(result)), 500)
+        whole = dict(result)
+        self.assertGreater(len(repr(whole)), 500)
+        for same in (pickle.loads(pickle.dumps(result)), copy.deepcopy(result), json.loads(json.dumps(result))):
+            self.assertEqual(same, whole)
+
+    def test_an_interrupted_command_says_who_it_is_and_what_stays(self) -> None:
+        with self.assertRaises(twofour.Interrupted) as stopped:
+            twofour.convert(SOURCE, self.folder / "v7", to="v7", progress=lambda *now: True)
+        self.assertEqual(
+            str(stopped.exception), "convert: interrupted, since progress returned True; nothing that it wrote stays"
+        )
+        self.assertFalse((self.folder / "v7").exists())
+        with self.assertRaisesRegex(twofour.Interrupted, "^lint: interrupted, since progress returned True$"):
+            twofour.lint(SOURCE, progress=lambda *now: True)
+
+    def test_the_example_with_a_bar_works(self) -> None:
+        """That of tools/python/README.md, with tqdm or with what it uses of it."""
+        blocks = re.findall(r"```python\n(.*?)```", (ROOT / "tools" / "python" / "README.md").read_text(), flags=re.S)
+        example = next(block for block in blocks if "tqdm" in block)
+
+        class Bar:
+            """The part of tqdm that the example uses."""
+
+            made: list["Bar"] = []
+
+            def __init__(self, **given: Any) -> None:
+                self.total: Any = None
+                self.n, self.phases = 0, list[str]()
+                Bar.made.append(self)
+
+            def __enter__(self) -> "Bar":
+                return self
+
+            def __exit__(self, *error: object) -> None:
+                pass
+
+            def set_description(self, text: str, refresh: bool = True) -> None:
+                self.phases.append(text)
+
+            def refresh(self) -> None:
+                # tqdm divides by the total unless it is None.
+                assert self.total is None or self.total > 0
+
+        module = types.ModuleType("tqdm")
+        module.tqdm = Bar  # type: ignore[attr-defined]
+        os.chdir(self.folder)
+        self.addCleanup(os.chdir, ROOT)
+        os.symlink(SOURCE, "checkpoint")
+        with unittest.mock.patch.dict(sys.modules, {"tqdm": module}):
+            exec(example, {})
+        bar = Bar.made[-1]
+        self.assertEqual(bar.phases[0], "starting")
+        self.assertEqual(bar.n, bar.total)
+        if importlib.util.find_spec("tqdm") is not None:
+            shutil.rmtree(self.folder / "artifact")
+            exec(example, {})
+
     def test_commands_report_progress_and_stop(self) -> None:
         text = self.folder / "text"
         for act in (
@@ -210,7 +310,7 @@ class Results(Scratch):
         ):
             seen: list[tuple[str, int, int]] = []
             act(lambda *now: seen.append(now))
-            self.assertGreater(len(seen), 0)
+            self.assertEqual(seen[0], ("starting", 0, 0))
             with self.assertRaises(twofour.Interrupted):
                 act(lambda *now: True)
         seen = []

@@ -60,6 +60,16 @@ class Arguments(Scratch):
             for wrong in (1.5, "1", True, None, [0, 1], (..., ...), (..., 0, 0, 0)):
                 with self.assertRaises(IndexError):
                     module[wrong]  # type: ignore[index]
+            with self.assertRaises(IndexError) as masked:
+                module[values[:, 0] > 0]
+            self.assertLess(len(str(masked.exception)), 200)
+            self.assertRegex(str(masked.exception), r"found an array of bool \[\d+\]; .*numpy.asarray")
+            with self.assertRaisesRegex(IndexError, r"a step of 2; .*numpy.asarray"):
+                module[::2]
+            with self.assertRaisesRegex(AttributeError, r"^Module has no mean; numpy.asarray\(module\).mean has all"):
+                module.mean  # type: ignore[attr-defined]
+            with self.assertRaisesRegex(AttributeError, "object has no attribute 'meen'$"):
+                module.meen  # type: ignore[attr-defined]
             for index in (
                 ..., (..., 3), (3, ...), (..., slice(2, 5), slice(0, 7)), (np.int64(1), slice(None, 2**70)), slice(5, 2),
             ):  # fmt: skip
@@ -68,6 +78,14 @@ class Arguments(Scratch):
             self.assertEqual(module.__array__(np.float64).dtype, np.float64)
             with self.assertRaises(ValueError):
                 module.__array__(copy=False)
+
+    def test_names_are_in_natural_order(self) -> None:
+        twofour.synth(self.folder / "deep", "llama", layers=12, small=True)
+        with twofour.open(self.folder / "deep") as checkpoint:
+            for names in (checkpoint, checkpoint.tensors):
+                layers = [int(name.split(".")[2]) for name in names if name.startswith("model.layers.")]
+                self.assertEqual(layers, sorted(layers))
+                self.assertEqual(layers[-1], 11)
 
     def test_a_path_that_begins_as_an_option_is_a_path(self) -> None:
         before = os.getcwd()

@@ -2,6 +2,7 @@
 
 #include "formats/json.h"
 #include "tests/support/checkpoint_builder.h"
+#include "tests/support/faults/faults.h"
 #include "tests/support/faults/injected.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
@@ -86,7 +87,7 @@ TEST_CASE("diff tells values that differ in their last bit apart") {
   const Outcome o =
       run_program({"diff", (scratch / "a.safetensors").string(), (scratch / "b.safetensors").string()});
   CHECK(o.code == 1);
-  CHECK_MESSAGE(o.out.find(": 1 against 1.0000000000000002; ") != o.out.npos, o.out);
+  CHECK_MESSAGE(o.out.find(": 1 in A, 1.0000000000000002 in B; ") != o.out.npos, o.out);
 }
 
 TEST_CASE("diff takes single files, too, and names them") {
@@ -102,13 +103,27 @@ TEST_CASE("diff says where the first value differs, and by how much") {
   const Flipped f;
   const Outcome text = run_program({"diff", f.a, f.b});
   CAPTURE(text.out);
-  CHECK(
-      text.out.find("different\n  " + kBlock +
-                    ".1.down_proj: 1 of 1536 values of NVFP4 [48, 32], first at (1, 2, 16): 0.75 against -1; "
-                    "cosine ") != text.out.npos);
+  CHECK(text.out.find("different\n  " + kBlock +
+                      ".1.down_proj: 1 of 1536 values of NVFP4 [48, 32], first at expert 1, row 2, column "
+                      "16: 0.75 in A, -1 in "
+                      "B; cosine ") != text.out.npos);
   CHECK(text.out.find("other files, different: config.json\n") != text.out.npos);
   CHECK(text.out.ends_with("9 compared: 8 equal (8 byte for byte), 1 different; 1 fails\n"));
   CHECK(run_program({"diff", f.a, f.b, "-q"}).out.empty());
+}
+
+TEST_CASE("diff of a conversion that rounds says so, and how its size is judged") {
+  const Scratch scratch;
+  write_save(sound_checkpoint(), scratch / "a");
+  const std::string a = (scratch / "a").string(), b = (scratch / "b").string();
+  REQUIRE(run_program({"convert", a, b, "--to", "bf16", "-q"}).code == 0);
+  const std::string hint =
+      "hint: all that differ have another format in B (NVFP4 against BF16), as after a conversion";
+  const Outcome rounded = run_program({"diff", a, b});
+  CHECK_MESSAGE(rounded.out.find(hint) != rounded.out.npos, rounded.out);
+  const Outcome judged = run_program({"diff", a, b, "--fail-on", "snr<20"});
+  CHECK_MESSAGE((judged.code == 0 && judged.out.find("hint:") == judged.out.npos), judged.out);
+  CHECK(run_program({"diff", Flipped().a, Flipped().b}).out.find("hint:") == std::string::npos);
 }
 
 TEST_CASE("diff --json holds every entry, row and file, the same for any number of jobs") {

@@ -10,6 +10,7 @@
 
 #include "formats/json.h"
 #include "lib/base/io/file.h"
+#include "lib/base/names/natural.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/outcome.h"
 #include "tests/support/prompt_model.h"
@@ -148,6 +149,38 @@ TEST_CASE("a directory without safetensors says what it holds") {
   says("nothing", "expected *.safetensors files, found none\n");
 }
 
+TEST_CASE("a directory that a killed run left is named by every command, with what to do") {
+  const Scratch scratch;
+  fs::create_directories(scratch / "killed");
+  write_text(scratch / "killed/.twofour-unfinished", "");
+  const std::string killed = (scratch / "killed").string(), other = (scratch / "other").string();
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"lint", killed},
+                                             {"inspect", killed},
+                                             {"validate", killed},
+                                             {"card", killed},
+                                             {"diff", killed, killed},
+                                             {"repair", killed, other},
+                                             {"convert", killed, other, "--to", "v7"}}) {
+    CAPTURE(words[0]);
+    check_one_line(
+        run_program(words),
+        "found one that an interrupted run of twofour left (.twofour-unfinished); finish it by the same "
+        "command with --resume, or write it again\n");
+  }
+}
+
+TEST_CASE("an engine's name in place of a dialect is answered with the dialects that it reads") {
+  const PromptModel model;
+  for (const char* command : {"quantize", "convert"}) {
+    const Outcome o = run_program({command, model.at("model"), model.at("out"), "--dialect", "vllm"});
+    CHECK_MESSAGE(
+        o.err.find("found 'vllm'; vLLM is an engine, which reads modelopt and compressed-tensors\n") !=
+            o.err.npos,
+        o.err);
+  }
+}
+
 TEST_CASE("a file that is no safetensors is named by what it is") {
   const Scratch scratch;
   write_text(scratch / "passwd", "root:x:0:0:root:/root:/bin/bash\n");
@@ -230,6 +263,30 @@ TEST_CASE("--dry-run answers first, folds names in natural order, and compares w
   // JSON has each tensor.
   const Json json = json_of(run_program({"convert", source, out, "--to", "v7", "--dry-run", "--json"}));
   CHECK(json["tensors"].size() > 60);
+}
+
+TEST_CASE("documents and differences list layer 2 before layer 10") {
+  const Scratch scratch;
+  const std::string source = (scratch / "source").string(), floats = (scratch / "floats").string(),
+                    out = (scratch / "out").string();
+  REQUIRE(run_program({"synth", source, "--shape", "qwen3-moe", "--small", "--layers", "12", "-q"}).code ==
+          0);
+  REQUIRE(run_program({"convert", source, floats, "--to", "bf16", "-q"}).code == 0);
+  REQUIRE(run_program({"quantize", floats, out, "-q"}).code == 0);
+  const auto check = [](const Json& list, const char* key, const std::string& end) {
+    std::vector<std::string> layers, ordered;
+    for (const Json& one : list)
+      if (const auto name = one[key].get<std::string>(); name.ends_with(end)) layers.push_back(name);
+    ordered = layers;
+    std::sort(ordered.begin(), ordered.end(), natural_less);
+    CHECK(layers.size() == 12);
+    CHECK((layers == ordered));
+  };
+  const Outcome dry =
+      run_program({"convert", source, (scratch / "v7").string(), "--to", "v7", "--dry-run", "--json"});
+  check(parse_json("stdout", dry.out)["tensors"], "name", "input_layernorm.weight");
+  const Outcome wrong = run_program({"validate", out, "--source", source, "--json"});
+  check(parse_json("stdout", wrong.out)["differences"], "where", "o_proj.input_scale");
 }
 
 TEST_CASE("--dry-run says how much space is too little") {

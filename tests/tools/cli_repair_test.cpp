@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "lib/base/io/file.h"
 #include "lib/source/checkpoint/checkpoint.h"
@@ -72,6 +74,57 @@ TEST_CASE(
   CHECK(run_program({"repair", b.source, b.out, "--resume"}).code ==
         2);  // without the donor it is another one
   CHECK(run_program({"validate", b.out}).code == 0);
+}
+
+TEST_CASE("repair shows numbers and settings before and after, and validate lists what each mend changed") {
+  const Scratch scratch;
+  Save save = base_checkpoint(Base::kMoe);
+  const std::string name = "model.layers.1.mlp.experts.3.up_proj.weight_scale_2";
+  float scale = 0;
+  std::memcpy(&scale, save.at(name).bytes.data(), sizeof(scale));
+  const float turned = 1 / scale;
+  std::memcpy(save.at(name).bytes.data(), &turned, sizeof(turned));
+  const std::string broken = (scratch / "broken").string(), out = (scratch / "out").string();
+  write_planted(save, broken);
+  write_text(scratch / "broken/generation_config.json", "{\"top_p\": 7}");
+  const Outcome dry = run_program({"repair", broken, out, "--dry-run"});
+  CAPTURE(dry.out);
+  CHECK(dry.out.find(fmt::format("1 tensor, {}: from {} to {}; 4 B\n", name, turned, scale)) != dry.out.npos);
+  CHECK(dry.out.find("generation_config.json: top_p: from 7 to absent; ") != dry.out.npos);
+  CHECK(dry.out.ends_with("dry run: nothing written to " + out + "\n"));
+  CHECK(!fs::exists(out));
+  const Outcome written = run_program({"repair", broken, out});
+  CHECK(written.out.find(fmt::format("{}: from {} to {}", name, turned, scale)) != written.out.npos);
+  CHECK(written.out.find("nothing written") == written.out.npos);
+  const Outcome proof = run_program({"validate", out, "--source", broken});
+  CAPTURE(proof.out);
+  CHECK(proof.out.starts_with(
+      "changed by generation: generation_config.json: top_p\nchanged by reciprocals: " + name + "\n"));
+  const Json json = Json::parse(run_program({"validate", out, "--source", broken, "--json"}).out);
+  REQUIRE(json["mends"].size() == 2);
+  CHECK(json["mends"][1]["tensors"] == Json{name});
+
+  // Lint names the cause, too.
+  const Outcome lint = run_program({"lint", broken});
+  CHECK_MESSAGE(lint.out.find("looks like the reciprocal of ") != lint.out.npos, lint.out);
+  CHECK(lint.out.find("a divisor stored as a multiplier; twofour repair turns it over") != lint.out.npos);
+}
+
+TEST_CASE("validate against a wrong source folds differences of one kind") {
+  const Scratch scratch;
+  const std::string source = (scratch / "source").string(), out = (scratch / "out").string(),
+                    wrong = (scratch / "wrong").string();
+  write_planted(base_checkpoint(Base::kMoe), wrong);
+  REQUIRE(run_program({"convert", wrong, source, "--to", "bf16", "-q"}).code == 0);
+  REQUIRE(run_program({"quantize", source, out, "-q"}).code == 0);
+  const auto lines = [](const std::string& text) { return std::count(text.begin(), text.end(), '\n'); };
+  const Outcome folded = run_program({"validate", out, "--source", wrong}),
+                all = run_program({"validate", out, "--source", wrong, "--verbose"});
+  CAPTURE(folded.out);
+  CHECK(folded.code == 1);
+  CHECK(lines(folded.out) <= 24);
+  CHECK(lines(all.out) > 2 * lines(folded.out));
+  CHECK(folded.out.find("of other numbers (--verbose shows all)\n") != folded.out.npos);
 }
 
 TEST_CASE("where nothing is to be mended, nothing is written") {

@@ -2,6 +2,8 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cctype>
+#include <string>
 #include <utility>
 
 #include "lib/base/findings/given_urls.h"
@@ -41,17 +43,34 @@ bool is_word(const std::string& word, const std::string& text) {
                      [](char c) { return c >= '0' && c <= '9'; });
 }
 
+/// The end of a message about a value of --dialect: what to take if it is the name of an engine.
+std::string engine_hint(const std::string& option, std::string text) {
+  if (option != "--dialect") return "";
+  std::ranges::transform(text, text.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  constexpr const char* kEngines[][3] = {{"vllm", "vLLM is an engine", "modelopt and compressed-tensors"},
+                                         {"sglang", "SGLang is an engine", "modelopt and compressed-tensors"},
+                                         {"tensorrt-llm", "TensorRT-LLM is an engine", "modelopt"},
+                                         {"trt-llm", "TensorRT-LLM is an engine", "modelopt"},
+                                         {"transformers", "transformers is a library", "compressed-tensors"}};
+  for (const auto& [name, what, reads] : kEngines)
+    if (text == name) return fmt::format("; {}, which reads {}", what, reads);
+  return "";
+}
+
 }  // namespace
 
 Argument& Argument::one_of(std::vector<std::string> words, const std::vector<std::string>& unlisted) {
   entry_.choices = words;
   entry_.path = false;
-  return check([words, unlisted](const std::string& text) -> std::string {
+  return check([words, unlisted, option = name()](const std::string& text) -> std::string {
     for (const auto& list : {words, unlisted}) {
       if (std::any_of(list.begin(), list.end(), [&](const std::string& w) { return is_word(w, text); }))
         return "";
     }
-    return fmt::format("expected {}, found '{}'{}", fmt::join(words, ", "), text, did_you_mean(text, words));
+    const std::string hint = engine_hint(option, text);
+    return fmt::format("expected {}, found '{}'{}", fmt::join(words, ", "), text,
+                       hint.empty() ? did_you_mean(text, words) : hint);
   });
 }
 

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <string_view>
 
 #include "formats/error.h"
+#include "formats/json.h"
 #include "lib/base/io/file.h"
 #include "lib/run/runtime/layer.h"
 #include "lib/source/checkpoint/checkpoint.h"
@@ -25,6 +27,15 @@ std::string seed_problem(const std::string& text) {
   const auto [at, error] = std::from_chars(text.data(), end, seed);
   if (error == std::errc() && at == end) return "";
   return fmt::format("expected a whole number from 0 to 2^64 - 1, found '{}'", text);
+}
+
+/// The problem with a value of --text that is not a path but the text itself.
+std::string text_problem(const std::string& file) {
+  std::error_code error;
+  const bool is_there = std::filesystem::exists(file, error);
+  if (is_there || (!error && file.find_first_of(" \n") == file.npos)) return "";
+  return fmt::format("expected the path of a file, found text: {}; write it to a file first",
+                     json_quote_short(file));
 }
 
 std::string limit_problem(const std::string& text) {
@@ -157,7 +168,8 @@ void add_token_options(Arguments& args, TokenOptions& to) {
               "Token ids [W, T], I32 or I64, in safetensors or .npy: each row is a text of its own")
       .value_name("FILE");
   args.option("--text", to.text, "Text in UTF-8, which the model's tokenizer.json takes apart")
-      .value_name("FILE");
+      .value_name("FILE")
+      .check(text_problem);
 }
 
 std::vector<std::vector<int32_t>> read_texts(const TokenOptions& o, const std::string& model,

@@ -46,7 +46,12 @@ Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs, Device d
   for (const PlannedFile& f : planned_files(source, plan)) {
     others.push_back({{"name", f.name}, {"bytes", f.bytes}, {"exact", f.exact}});
   }
-  for (const OutputTensor& t : plan.tensors) {
+  std::vector<const OutputTensor*> ordered;
+  for (const OutputTensor& t : plan.tensors) ordered.push_back(&t);
+  std::ranges::stable_sort(ordered,
+                           [](auto* a, auto* b) { return natural_less(a->info.name, b->info.name); });
+  for (const OutputTensor* one : ordered) {
+    const OutputTensor& t = *one;
     tensors.push_back({{"name", t.info.name},
                        {"dtype", dtype_name(t.info.dtype)},
                        {"shape", t.info.shape},

@@ -152,7 +152,8 @@ void add_budget_options(Arguments& args, RecipeOptions& o, RuleCommand command) 
                                          : "only quantize"))
       .value_name("SHARE")
       .default_text("all is pruned");
-  args.option("--max-loss", o.budget.loss, "Likewise, as much as stays below this expected loss")
+  args.option("--max-loss", o.budget.loss,
+              "Prune as much as stays below this expected loss, else as --budget")
       .value_name("X")
       .default_text("any")
       .excludes("--budget");

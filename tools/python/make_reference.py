@@ -17,6 +17,8 @@ HEAD = """# The Python module, name by name
 
 Made by make_types.py from signatures and docstrings, which `help()` shows, too. [README.md](README.md) is the way in.
 The results of commands are [at the end](#documents).
+
+## Index
 """
 
 
@@ -107,14 +109,24 @@ def main() -> None:
     others = [n for n, v in public.items() if inspect.isfunction(v) and n not in functions]
     errors = [n for n, v in public.items() if inspect.isclass(v) and issubclass(v, Exception)]
     classes = [n for n, v in public.items() if inspect.isclass(v) and n not in errors]
+    documents = {n: v for n, v in vars(twofour.documents).items() if isinstance(v, type(twofour.documents.Lint))}
+    documents.pop("TypedDict", None)
+    groups = {"Commands": functions, "Other functions": others, "Classes": classes, "Errors": errors, "Documents": documents}
     text = HEAD
+    seen: dict[str, int] = {}  # a second heading of a name has an anchor with -1
+    for title, listed in groups.items():
+        links = []
+        for name in listed:
+            anchor = name.lower()
+            seen[anchor] = seen.get(anchor, -1) + 1
+            links.append(f"[{name}](#{anchor}{f'-{seen[anchor]}' if seen[anchor] else ''})")
+        text += f"- [{title}](#{title.lower().replace(' ', '-')}): {', '.join(links)}\n"
     for title, names in (("Commands", functions), ("Other functions", others)):
         parts = [f"### {n}\n{block(signature(n, public[n]), inspect.getdoc(public[n]) or '')}" for n in names]
         text += f"\n## {title}\n" + "\n".join(parts)
     for title, names in (("Classes", classes), ("Errors", errors)):
         text += f"\n## {title}\n" + "\n".join(class_text(n, public[n]) for n in names)
-    documents = {n: v for n, v in vars(twofour.documents).items() if isinstance(v, type(twofour.documents.Lint))}
-    text += "\n## Documents\n" + "\n".join(document_text(n, v) for n, v in documents.items() if n != "TypedDict")
+    text += "\n## Documents\n" + "\n".join(document_text(n, v) for n, v in documents.items())
     print(text, end="")
 
 

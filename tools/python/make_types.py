@@ -83,7 +83,8 @@ RAISES = """Raises:
     KeyboardInterrupt: Ctrl-C, once the command has tidied up."""
 PROGRESS = (
     "called with phase, bytes done and bytes in all, on the calling thread: before the command, about 20 times a "
-    "second, and after it. True stops the command. An exception of it comes out after the command has tidied up."
+    "second, and after it. The first phase is \"starting\", of 0 bytes in all; each later one has its own. True stops the "
+    "command. An exception of it comes out after the command has tidied up. tools/python/README.md shows it with tqdm."
 )
 
 
@@ -181,13 +182,13 @@ def docstring(command: Command, documents: list[Document]) -> str:
         name = argument_name(command.name, argument)
         kind = shown_type(argument) if argument.choices else "path"
         optional = "" if argument.required else ", or None"
-        lines.append(paragraph(f"{name}: {kind}{optional}: {python_words(meaning_of(argument), command)}", 4))
+        lines.append(paragraph(f"{name} ({kind}{optional}): {python_words(meaning_of(argument), command)}", 4))
     for option in command.options:
-        text = f"{identifier(option.name)}: {shown_type(option)}: {python_words(meaning_of(option), command)}"
+        text = f"{identifier(option.name)} ({shown_type(option)}): {python_words(meaning_of(option), command)}"
         if not option.value:
             text += " (default: False)"
         lines.append(paragraph(text, 4))
-    lines.append(paragraph(f"progress: {PROGRESS}", 4))
+    lines.append(paragraph(f"progress (function): {PROGRESS}", 4))
     parts.append("\n".join(lines))
     if documents:
         parts.append(returns_of(command, documents))

@@ -99,7 +99,7 @@ def read_commands(readme: str) -> list[Command]:
             group = re.match(r"\[(.+)\]\(#", item[0])
             names = re.findall(r"`(--[\w-]+)`", item[1]) if group else []
             listed += (
-                [one for one in groups[group[1]] if any(f"{name}`" in one[0] or f"{name} " in one[0] for name in names)]
+                [one for name in names for one in groups[group[1]] if f"{name}`" in one[0] or f"{name} " in one[0]]
                 if group
                 else [item]
             )

@@ -170,7 +170,10 @@ void report_encoded(const std::vector<ModuleReport>& results, Findings& findings
       {wrong > 0 ? Severity::kWarning : Severity::kNote, "kept-global-scales",
        spelled(keys::kKeepGlobalScale, Author::kPrompt),
        fmt::format("{} of {} bytes of codes and block scales equal the reference checkpoint's{}",
-                   bytes - wrong, bytes, wrong > 0 ? fmt::format(", {} modules differ", modules) : "")});
+                   bytes - wrong, bytes,
+                   wrong == 0     ? ""
+                   : modules == 1 ? ", 1 module differs"
+                                  : fmt::format(", {} modules differ", modules))});
 }
 
 /// Writes the missing files of `directory`; the index and twofour.json come last. It does not call finish()

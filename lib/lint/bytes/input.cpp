@@ -66,8 +66,8 @@ void check_layout(const std::string& file, const std::vector<TensorInfo>& tensor
   if (wrong > 0) reporter.add("data-holes", {file, first_wrong}, message);
   if (last > data_bytes) {
     reporter.add("file-size", {file, ""},
-                 "expected {} bytes of data, found {}: {} missing; {} tensors are cut, the first {}", last,
-                 data_bytes, last - data_bytes, cut, first_cut);
+                 "expected {} bytes of data, found {}: {} missing; {} cut, the first {}", last, data_bytes,
+                 last - data_bytes, cut == 1 ? "1 tensor is" : fmt::format("{} tensors are", cut), first_cut);
   } else if (last < data_bytes) {
     reporter.add("file-size", {file, ""}, "expected {} bytes of data, found {}: {} too many", last,
                  data_bytes, data_bytes - last);
@@ -357,6 +357,7 @@ LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
     const auto present = list_files(path, ".safetensors");
     const auto indexes = list_files(path, ".safetensors.index.json");
     if (present.empty() && indexes.empty() && !has_unfinished_weights(path)) {
+      refuse_unfinished(path);
       throw Error(
           fmt::format("{}: expected *.safetensors files, found {}", path.string(), where_weights_are(path)));
     }

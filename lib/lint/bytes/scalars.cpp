@@ -56,6 +56,10 @@ bool all_equal(const std::vector<std::pair<const Nvfp4Linear*, float>>& members)
   return std::all_of(members.begin(), members.end(), [&](auto& m) { return m.second == members[0].second; });
 }
 
+/// Two scales are taken for reciprocals of each other if their product differs from 1 by less than this
+/// factor.
+constexpr float kNearReciprocal = 4;
+
 void check_group(const std::string& parent, const std::vector<std::pair<const Nvfp4Linear*, float>>& members,
                  const char* rule, const std::string& other, size_t& unequal, float& worst,
                  LintReporter& reporter) {
@@ -67,10 +71,26 @@ void check_group(const std::string& parent, const std::vector<std::pair<const Nv
   for (const auto& [m, value] : members) {
     found += fmt::format("{}{} {}", found.empty() ? "" : ", ", leaf_of(m->name), value);
   }
+  // A divisor that is stored as a multiplier is far from the others, and its reciprocal is near to them.
+  std::string reciprocal;
+  if (ratio_of(members) > kNearReciprocal && std::string_view(rule) == "unequal-global-scales") {
+    for (const auto& [m, value] : members) {
+      const float multiplier = m->dialect->divides ? 1 / value : value;
+      const bool has_inverse = std::ranges::any_of(members, [&, v = value](const auto& other) {
+        return other.second * v < kNearReciprocal && other.second * v > 1 / kNearReciprocal;
+      });
+      if (is_beyond_weights(multiplier) && has_inverse)
+        reciprocal += fmt::format(
+            "{} {} looks like the reciprocal of {:.6g}, a {}", reciprocal.empty() ? ":" : ",",
+            leaf_of(m->name), 1 / value,
+            m->dialect->divides ? "multiplier stored as a divisor" : "divisor stored as a multiplier");
+    }
+  }
   // Folding rounds block scales. By a large factor, it makes a scale that was never set permanent.
   constexpr float kMostToFold = 10;
   reporter.add(rule, {"", parent}, "expected equal scales, found {}{}", found,
                !other.empty()                    ? other
+               : !reciprocal.empty()             ? reciprocal + "; twofour repair turns it over"
                : ratio_of(members) > kMostToFold ? ": too far apart to be folded, export again"
                                                  : "");
 }

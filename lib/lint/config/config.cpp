@@ -11,6 +11,7 @@
 #include "formats/naming.h"
 #include "formats/weight_dialect.h"
 #include "lib/base/findings/and_more.h"
+#include "lib/base/findings/finding.h"
 #include "lib/base/names/config_pattern.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/promises.h"
@@ -205,8 +206,8 @@ void check_lost_groups(const LintInput& s, const std::vector<CodedModule>& coded
   }
   for (const auto& [format, modules] : lost) {
     reporter.add("no-quantization-config", s.setting("config_groups"),
-                 "expected a group for {} {} modules (the first {}), found none", modules.first, format,
-                 modules.second);
+                 "expected a group for {} (the first {}), found none",
+                 counted(modules.first, std::string(format) + " module"), modules.second);
   }
 }
 
@@ -263,8 +264,8 @@ void check_listed_layers(const LintInput& s, LintReporter& reporter) {
     first = fmt::format("{} of {} (config.json), found {}", a == ours.end() ? "nothing" : a->second, name,
                         b == theirs.end() ? "nothing" : b->second);
   }
-  reporter.add("config-disagrees", {"hf_quant_config.json", "quantized_layers"},
-               "expected {} ({} modules differ)", first, count);
+  reporter.add("config-disagrees", {"hf_quant_config.json", "quantized_layers"}, "expected {} ({})", first,
+               count == 1 ? "1 module differs" : fmt::format("{} modules differ", count));
 }
 
 }  // namespace
@@ -313,8 +314,8 @@ void report_no_quantization(const LintInput& s, const std::vector<CodedModule>& 
   }
   for (const auto& [format, modules] : found) {
     reporter.add("no-quantization-config", {"config.json", "quantization_config"},
-                 "expected it for {} {} modules (the first {}), found none", modules.first, format,
-                 modules.second);
+                 "expected it for {} (the first {}), found none",
+                 counted(modules.first, std::string(format) + " module"), modules.second);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "formats/module_names.h"
 #include "formats/weight_dialect.h"
 #include "lib/base/findings/and_more.h"
+#include "lib/base/findings/finding.h"
 #include "lib/base/names/unknown_codes.h"
 #include "lib/base/names/weight_names.h"
 #include "lib/lint/config/checks.h"
@@ -205,8 +206,8 @@ void check_layers(const LintInput& s, LintReporter& reporter) {
   if (counts.empty() || main.empty()) return;
   const int64_t promised = *counts.rbegin(), last = *layers.at(main).rbegin();
   if (last + 1 < promised) {
-    reporter.add("layers-missing", {"", main}, "expected {} layers (config.json), found {}", promised,
-                 last + 1);
+    reporter.add("layers-missing", {"", main}, "expected {} (config.json), found {}",
+                 counted(static_cast<uint64_t>(promised), "layer"), last + 1);
   }
   const auto mtp =
       promised_counts(s.config, {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"});

@@ -47,6 +47,7 @@ uint64_t bytes_of(const Json& tensor) {
 Facts read_facts(const fs::path& artifact) {
   const fs::path path = artifact / kManifestName;
   if (is_absent(path)) {
+    refuse_unfinished(artifact);
     throw Error(
         fmt::format("{}: expected a twofour artifact, found no {}", artifact.string(), kManifestName));
   }

@@ -12,6 +12,7 @@
 #include "formats/error.h"
 #include "lib/base/findings/options.h"
 #include "lib/base/io/file_states.h"
+#include "lib/base/names/natural.h"
 #include "lib/base/threads/interrupt.h"
 #include "lib/base/threads/parallel.h"
 #include "lib/base/threads/stopwatch.h"
@@ -163,11 +164,26 @@ void check_hashes(const Checkpoint& artifact, const Manifest& manifest, Progress
 Checkpoint open_artifact(const fs::path& path, Io io) {
   std::error_code error;
   if (fs::is_directory(path, error) && !fs::exists(path / kManifestName, error) && !error) {
+    refuse_unfinished(path);
     throw Error(fmt::format("{}: expected a twofour artifact, found no {}", path.string(), kManifestName));
   }
   Checkpoint artifact = Checkpoint::open(path, io);
   refuse_unknown_layout(artifact);
   return artifact;
+}
+
+ProvenMend changes_of(const MendNote& note) {
+  ProvenMend mend{
+      note.mend, {note.tensors.begin(), note.tensors.end()}, {note.dropped.begin(), note.dropped.end()}};
+  std::set<std::string> files = note.files;
+  for (const MendNote::Setting& setting : note.settings) {
+    mend.settings.push_back(fmt::format("{}: {}", setting.file, setting.key));
+    files.erase(setting.file);
+  }
+  mend.files.assign(files.begin(), files.end());
+  for (std::vector<std::string>* names : {&mend.tensors, &mend.dropped, &mend.settings})
+    std::stable_sort(names->begin(), names->end(), natural_less);
+  return mend;
 }
 
 /// Validates output of repair. What the mends must have made is derived from the source and the donor.
@@ -193,6 +209,7 @@ void validate_repair(const Checkpoint& artifact, const Manifest& manifest, const
     std::move(proof.differences.begin(), proof.differences.end(), std::back_inserter(report.differences));
     report.source_tensors = proof.source_tensors;
     report.source_bytes = proof.source_bytes;
+    for (const MendNote& mend : note.mends) report.mends.push_back(changes_of(mend));
   }
   if (!report.differences.empty()) return;
   const Repaired repaired =
@@ -346,6 +363,14 @@ ValidateReport check_one_state(std::vector<fs::path> files, Check&& check) {
   const FileStates states(std::move(files));
   ValidateReport report = check();
   states.check_unchanged();
+  // Differences of one kind were found in the order of tensors in files.
+  for (auto from = report.differences.begin(); from != report.differences.end();) {
+    const auto to =
+        std::find_if(from, report.differences.end(), [&](const Finding& f) { return f.id != from->id; });
+    std::stable_sort(from, to,
+                     [](const Finding& a, const Finding& b) { return natural_less(a.where, b.where); });
+    from = to;
+  }
   report.seconds = watch.seconds();
   return report;
 }

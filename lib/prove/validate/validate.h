@@ -79,6 +79,13 @@ struct WeightReport {
   std::optional<EncodeError> chosen = {};
 };
 
+/// What one mend of a repaired artifact changed: names of tensors, "FILE: NAME" of dropped ones, "FILE: KEY"
+/// of settings, and files that it wrote for another reason.
+struct ProvenMend {
+  std::string mend;
+  std::vector<std::string> tensors = {}, dropped = {}, settings = {}, files = {};
+};
+
 struct ValidateReport {
   Findings differences;  ///< a single one makes the artifact wrong
   Findings notes;
@@ -94,6 +101,8 @@ struct ValidateReport {
   uint64_t rows_not_drawn = 0;      ///< solved rows for which only the pattern and the loss were derived
                                     ///< again
   bool without_statistics = false;  ///< the artifact is solved, but no row was solved again
+  std::vector<ProvenMend>
+      mends;  ///< of a repaired artifact, if a source is given; proven without differences
   double seconds = 0;
 };
 

@@ -329,8 +329,8 @@ std::vector<OutputMatrix> select_matrices(const Checkpoint& checkpoint, const Se
   if (!selection.exclude.empty()) add_other_blocks(checkpoint, chooser);
   chooser.refuse_unused(expected);
   if (targets.empty()) {
-    throw Error(fmt::format("{}: expected NVFP4 experts or MLPs to convert, found none in {} NVFP4 modules",
-                            checkpoint.path().string(), modules.size()));
+    throw Error(fmt::format("{}: expected NVFP4 experts or MLPs to convert, found none in {}",
+                            checkpoint.path().string(), counted(modules.size(), "NVFP4 module")));
   }
   std::stable_sort(targets.begin(), targets.end(),
                    [](const OutputMatrix& a, const OutputMatrix& b) { return natural_less(a.name, b.name); });

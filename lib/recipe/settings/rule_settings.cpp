@@ -254,7 +254,7 @@ std::vector<RuleSetting> table() {
                      .place = {17, 11},
                      .help = {{kPrunes, "", "4"},
                               {kWriting | kCompresses, "", "4 with a pattern, else 2"},
-                              {kWriting | kPrunes | kCompresses, "Sweeps of descent after that"},
+                              {kWriting | kPrunes | kCompresses, "Sweeps of descent once weights are chosen"},
                               {kWriting | kPrunes, "; a row rests once a sweep gains less than 0.5 %"}},
                      .file_help = "sweeps of descent",
                      .file_fallback = "as quantize {sweeps}",

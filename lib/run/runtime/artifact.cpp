@@ -8,6 +8,7 @@
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
 #include "lib/base/names/natural.h"
+#include "lib/look/inspect/inspect.h"
 #include "lib/run/runtime/state.h"
 #include "lib/source/checkpoint/model_config.h"
 
@@ -55,8 +56,8 @@ void add_layer(ArtifactState& state, const std::string& name, const std::string&
 RuntimeArtifact RuntimeArtifact::open(const std::filesystem::path& path) {
   auto state = std::make_shared<ArtifactState>(Checkpoint::open(path));
   if (!holds_layout(state->artifact)) {
-    throw Error(fmt::format("{}: expected an artifact in {}, found another directory or file", path.string(),
-                            layout_names()));
+    throw Error(fmt::format("{}: expected an artifact in {}, found {}; convert it to one of these first",
+                            path.string(), layout_names(), describe_kind(state->artifact)));
   }
   for (const std::string& problem : find_odd_settings(state->artifact.config()))
     throw Error(fmt::format("{}: {}", (path / "config.json").string(), problem));

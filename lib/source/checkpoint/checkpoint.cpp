@@ -10,6 +10,7 @@
 
 #include "formats/error.h"
 #include "kernels/device/check.h"
+#include "lib/base/findings/options.h"
 #include "lib/base/io/file.h"
 #include "lib/base/io/links.h"
 #include "lib/base/threads/interrupt.h"
@@ -149,6 +150,18 @@ const char* find_unfinished(const fs::path& directory) {
   return nullptr;
 }
 
+void refuse_unfinished(const fs::path& directory) {
+  const char* const mark = find_unfinished(directory);
+  if (mark == nullptr) return;
+  throw Error(fmt::format(
+      "{}: expected a complete checkpoint, found one that an interrupted run of twofour left ({}); {}, "
+      "or write it again",
+      directory.string(), mark,
+      std::string_view(mark) == kTasksFolder
+          ? std::string("run the plan's other tasks and merge")
+          : fmt::format("finish it by the same command with {}", options::kResume)));
+}
+
 void TensorSource::read_rows(size_t, const RowRange&, std::span<uint8_t>, std::span<uint8_t>) const {
   check(false, "rows of a module whose weights are computed");
 }
@@ -194,11 +207,7 @@ Checkpoint Checkpoint::open(const fs::path& given, Io io, ZeroPoints zero_points
     c.config_ = c.hf_quant_config_ = std::make_shared<Json>(nullptr);
     c.beside_ = std::make_shared<Beside>();
   } else {
-    if (const char* journal = find_unfinished(path)) {
-      throw Error(fmt::format(
-          "{}: expected a complete checkpoint, found one that an interrupted run of twofour left ({})",
-          path.string(), journal));
-    }
+    refuse_unfinished(path);
     c.config_ = c.read_config("config.json");
     c.hf_quant_config_ = c.read_config("hf_quant_config.json");
     const auto present = list_files(path, ".safetensors");

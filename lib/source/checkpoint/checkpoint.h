@@ -257,6 +257,9 @@ inline constexpr const char* kTasksFolder = ".twofour-tasks";
 /// Returns kJournalName or kTasksFolder, whichever marks a directory as unfinished. nullptr: the directory is
 /// complete or was not written by twofour.
 const char* find_unfinished(const std::filesystem::path& directory);
+
+/// Throws Error if a directory is unfinished. The message says what to do.
+void refuse_unfinished(const std::filesystem::path& directory);
 inline constexpr const char* kIndexName = "model.safetensors.index.json";
 inline constexpr const char* kManifestName = "twofour.json";
 

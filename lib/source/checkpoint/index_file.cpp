@@ -237,12 +237,7 @@ Checkpoint Checkpoint::open_loosely(const fs::path& path, Io io, LooseFiles& fou
   c.is_directory_ = fs::is_directory(status_of(path));
   if (!c.is_directory_)
     throw Error(fmt::format("{}: expected a directory with a checkpoint, found a file", path.string()));
-  if (const char* journal = find_unfinished(path)) {
-    throw Error(
-        fmt::format("{}: expected a complete checkpoint, found one that an interrupted run of twofour left "
-                    "({})",
-                    path.string(), journal));
-  }
+  refuse_unfinished(path);
   for (const auto& [name, config] :
        {std::pair{"config.json", &c.config_}, {"hf_quant_config.json", &c.hf_quant_config_}}) {
     try {

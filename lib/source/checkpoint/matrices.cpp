@@ -184,7 +184,7 @@ std::string other_formats_text(const Checkpoint& c) {
     if (m.format->coded && !m.nvfp4) add(m.format->name, m.name);
   }
   for (const UnreadCodes& codes : find_unread_codes(c.tensors())) add(codes.format, codes.module);
-  if (formats.empty()) return fmt::format("none among {} tensors", c.tensors().size());
+  if (formats.empty()) return fmt::format("none among {}", counted(c.tensors().size(), "tensor"));
   std::string text;
   for (const auto& [format, found] : formats) {
     text += fmt::format("{}{} linear{} in {} (first: {})", text.empty() ? "" : ", ", found.count,

@@ -149,11 +149,11 @@ void wait_for(milliseconds time) {
 }
 
 /// Calls `attempt` until it succeeds. It then returns nothing. `progress` is the number of received bytes.
-/// Failures are counted anew after each received byte.
+/// Failures are counted anew after each received byte, and short answers after a long one.
 template <class Attempt>
 void repeat(const RetryPolicy& policy, const std::string& what, const uint64_t& progress, Attempt&& attempt) {
   uint64_t before = progress;
-  for (int failures = 0;;) {
+  for (int failures = 0, short_answers = 0;;) {
     std::optional<Passing> failure;
     try {
       failure = attempt();
@@ -161,11 +161,20 @@ void repeat(const RetryPolicy& policy, const std::string& what, const uint64_t& 
       failure = Passing{e.what()};
     }
     if (!failure) return;
-    failures = progress == before ? failures + 1 : 1;
+    const uint64_t received = progress - before;
+    failures = received == 0 ? failures + 1 : 1;
+    short_answers = received < policy.short_bytes ? short_answers + 1 : 0;
     before = progress;
     if (failures >= policy.attempts) {
       throw Error(fmt::format("{}: expected an answer, found {} in {} attempts; try again later", what,
                               failure->what, failures));
+    }
+    if (short_answers >= policy.short_attempts) {
+      throw Error(
+          fmt::format("{}: expected its content, found a server that sends it in pieces of fewer than {} "
+                      "bytes and then fails, {} "
+                      "times in a row (the last time: {}); try again later",
+                      what, policy.short_bytes, short_answers, failure->what));
     }
     if (failure->retry_after && *failure->retry_after > policy.longest_retry_after) {
       throw Error(fmt::format("{}: expected an answer, found {} and a server that asks to wait for {} s",

@@ -18,6 +18,10 @@ struct RetryPolicy {
   std::chrono::milliseconds first_wait{500};  ///< wait after the first failure; it doubles with each failure
   /// The longest wait that a server may request. A longer wait is an Error.
   std::chrono::seconds longest_retry_after{600};
+  /// The number of failures in a row after fewer than `short_bytes` bytes each that make an Error. A server
+  /// that gives a few bytes and cuts would be asked for ever.
+  int short_attempts = 12;
+  uint64_t short_bytes = 64 << 10;
 };
 
 /// Remembers the redirects of requests for an object, and the content at their ends.

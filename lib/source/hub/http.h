@@ -41,8 +41,8 @@ class HttpReceiver {
 
 /// Sends one GET request with libcurl, which is loaded at the first call. Redirects are not followed. Later
 /// requests reuse connections. Several threads may call it at once. Throws ConnectionError if the connection
-/// fails, stalls for 60 s or ends before the announced length; Interrupted on Ctrl-C; and Error if there is
-/// no libcurl.
+/// fails, brings fewer than 1000 bytes per second for 60 s or ends before the announced length; Interrupted
+/// on Ctrl-C; and Error if there is no libcurl.
 void http_get(const HttpRequest& request, HttpReceiver& receiver);
 
 }  // namespace twofour

@@ -23,7 +23,7 @@ namespace {
 constexpr const char* kLibraries[] = {"libcurl.so.4", "libcurl-gnutls.so.4"};
 constexpr long kConnectSeconds = 30;
 /// A transfer counts as broken if it has fewer than kSlowBytes bytes per second for kSlowSeconds seconds.
-constexpr long kSlowBytes = 1, kSlowSeconds = 60;
+constexpr long kSlowBytes = 1000, kSlowSeconds = 60;
 
 /// The functions of libcurl that are called here.
 struct Curl {
@@ -219,7 +219,11 @@ void http_get(const HttpRequest& request, HttpReceiver& receiver) {
   const CURLcode code = curl().perform(handle.get());
   if (transfer.failure) std::rethrow_exception(transfer.failure);
   if (transfer.ended) return;
-  const std::string failure = fmt::format("{}: {}", shown_url(request.url), curl().strerror(code));
+  const std::string failure =
+      fmt::format("{}: {}", shown_url(request.url),
+                  code == CURLE_OPERATION_TIMEDOUT && transfer.head_given
+                      ? fmt::format("fewer than {} bytes per second for {} s", kSlowBytes, kSlowSeconds)
+                      : curl().strerror(code));
   if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE) {
     throw Error(fmt::format("{}: expected a certificate that this system trusts, found one that it does not",
                             shown_url(request.url)));

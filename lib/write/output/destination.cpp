@@ -102,8 +102,10 @@ std::optional<std::pair<uint64_t, uint64_t>> inode_of(const fs::path& path) {
 void check_overlap(const fs::path& given, const fs::path& read, const char* what) {
   const fs::path target = resolved(without_trailing_slash(given)), from = resolved(read);
   if (!is_within(target, from) && !is_within(from, target)) return;
-  throw Error(fmt::format("{}: expected a directory outside of the {} {}, found one that overlaps it",
-                          given.string(), what, read.string()));
+  const std::string same =
+      target == from ? fmt::format(": the {} itself, which twofour does not change", what) : "";
+  throw Error(fmt::format("{}: expected a directory outside of the {} {}, found one that overlaps it{}",
+                          given.string(), what, read.string(), same));
 }
 
 }  // namespace
@@ -133,6 +135,8 @@ void check_destination(const fs::path& given, const fs::path& source, Existing e
     throw Error(
         fmt::format("{}: expected a directory of this machine, found a URL; upload what is written there",
                     given.string()));
+  // A link to the source is the source, too.
+  if (!source.empty() && resolved(path) == resolved(source)) check_overlap(given, source, "source");
   refuse_link(path);
   check_overlap(given, source, "source");
   std::error_code error;

@@ -103,10 +103,11 @@ void note_passed_through(Planner& planner) {
     for (int64_t e = 0; e < stored; ++e) read_global_scale(c, m, e, planner.problems);
   }
   if (passed > 0) {
-    planner.findings.push_back(
-        {Severity::kNote, "passed-through", c.path().string(),
-         fmt::format("{} NVFP4 modules are not selected and are copied unchanged, the first {}", passed,
-                     example)});
+    const bool is_one = passed == 1;
+    planner.findings.push_back({Severity::kNote, "passed-through", c.path().string(),
+                                fmt::format("{} {} not selected and {} copied unchanged, the first {}",
+                                            counted(passed, "NVFP4 module"), is_one ? "is" : "are",
+                                            is_one ? "is" : "are", example)});
   }
 }
 

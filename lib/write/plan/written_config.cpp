@@ -128,9 +128,13 @@ ConfigEntries WrittenConfig::entries() {
   model_.unquantized = unquantized_linears(model_, *dialect_);
   std::move(left_.begin(), left_.end(), std::back_inserter(model_.unquantized));
   if (!model_.unquantized.empty()) {
-    findings_.push_back({Severity::kNote, "unquantized", source_.path().string(),
-                         fmt::format("{} linears or blocks of experts are left unquantized, the first {}",
-                                     model_.unquantized.size(), model_.unquantized[0])});
+    findings_.push_back(
+        {Severity::kNote, "unquantized", source_.path().string(),
+         fmt::format("{} left unquantized, the first {}",
+                     model_.unquantized.size() == 1
+                         ? "1 linear or block of experts is"
+                         : fmt::format("{} linears or blocks of experts are", model_.unquantized.size()),
+                     model_.unquantized[0])});
   }
   if (dialect_->kv_scale_type) model_.fp8_kv_cache = has_fp8_kv_cache(source_);
   if (!problems_.empty()) return {};  // the list of entries may be empty

@@ -6,6 +6,7 @@ import ctypes as c
 import json
 import operator
 import os
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, TypeVar, Union, cast
 
@@ -47,12 +48,24 @@ def _items(name: str, shape: tuple[int, ...], index: Index) -> list[Union[int, s
             try:
                 items.append(operator.index(cast(int, None if isinstance(item, bool) else item)))
             except TypeError:
-                raise IndexError(f"{name}: expected whole numbers, slices and ..., found {item!r}") from None
+                raise IndexError(
+                    f"{name}: expected whole numbers, slices and ..., found {_kind(item)}; for others read all: "
+                    "numpy.asarray(...)[index]"
+                ) from None
     missing = len(shape) - len(items)
     if missing < 0:
         raise IndexError(f"{name}: expected at most {len(shape)} dimensions, found {len(items)}")
     at = len(items) if dots is None else dots
     return items[:at] + [slice(None)] * missing + items[at:]
+
+
+def _kind(item: Any) -> str:
+    """An index in a few words: "a bool array [576]", "[1, 2]"."""
+    shape, dtype = getattr(item, "shape", None), getattr(item, "dtype", None)
+    if shape is not None and dtype is not None:
+        return f"an array of {dtype} {list(shape)}"
+    text = repr(item)
+    return text if len(text) <= 40 else f"a {type(item).__name__}" + (f" of {len(item)}" if hasattr(item, "__len__") else "")
 
 
 def _range_text(size: int) -> str:
@@ -66,7 +79,10 @@ def _ranges(name: str, shape: tuple[int, ...], index: Index) -> tuple[list[tuple
         if isinstance(at, slice):
             begin, end, step = at.indices(size)
             if step != 1:
-                raise IndexError(f"{name}: expected slices without steps, found a step of {step}")
+                raise IndexError(
+                    f"{name}: expected slices without steps, found a step of {step}; for others read all: "
+                    "numpy.asarray(...)[index]"
+                )
             ranges.append((begin, max(begin, end)))
             left.append(max(begin, end) - begin)
         else:
@@ -110,6 +126,17 @@ class _Numbers:
         for n in self.shape:
             size *= n
         return size
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            import sys
+
+            array = getattr(sys.modules.get("numpy"), "ndarray", None)  # who has not imported NumPy means no array
+            if not name.startswith("_") and hasattr(array, name):
+                kind = type(self).__name__.lower()
+                raise AttributeError(f"{type(self).__name__} has no {name}; numpy.asarray({kind}).{name} has all values")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __len__(self) -> int:
         if not self.shape:
@@ -162,8 +189,8 @@ def _brief(thing: Any, what: str, stored: int = -1) -> str:
 class Tensor(_Numbers):
     """A tensor as a file stores it, of `nbytes` bytes. Indexing gives its elements as float32.
 
-    It is an array for NumPy, torch and others: `numpy.asarray(tensor)`, `torch.from_dlpack(tensor)` give float32,
-    `numpy()` the stored type where NumPy has it. Raises IndexError on wrong indexes, ClosedError behind `close()`.
+    NumPy, torch and others read it: `numpy.asarray(tensor)`, `torch.from_dlpack(tensor)` give float32, `numpy()` the
+    stored type where NumPy has it. It is read-only and does no arithmetic itself. Raises IndexError on wrong indexes, ClosedError behind `close()`.
 
     Attributes:
         name: in the file.
@@ -212,9 +239,11 @@ class Tensor(_Numbers):
 class Module(_Numbers, _Float32):
     """A linear [N, K], or a stack of experts [E, N, K], in any format. Indexing gives its weights as float32.
 
-    N is output features, K input features. It is an array for NumPy, torch and others: `numpy.asarray(module)`,
-    `torch.from_dlpack(module)`, `dtype`, `ndim`, `size`, `len()`. Raises IndexError on wrong indexes, Error on weights
-    that cannot be decoded, ClosedError behind `close()`.
+    N is output features, K input features. NumPy, torch and others read it: `numpy.asarray(module)`,
+    `torch.from_dlpack(module)`. It has `dtype`, `ndim`, `size` and `len()`, and indexes of whole numbers, `...` and
+    slices without steps. It is read-only and does no arithmetic: for that, and for masks, steps and lists as indexes,
+    take `numpy.asarray(module)`. Raises IndexError on wrong indexes, Error on weights that cannot be decoded,
+    ClosedError behind `close()`.
 
     Attributes:
         name: "model.layers.0.mlp.experts.3.up_proj".
@@ -239,7 +268,7 @@ class Module(_Numbers, _Float32):
 class Matrix(_Numbers, _Float32):
     """A matrix [N, K] of a stack, under the name that it would have alone. Indexing gives its weights as float32.
 
-    It is an array as a Module is. Raises what a Module does.
+    It is read as a Module is. Raises what a Module does.
 
     Attributes:
         name: "model.layers.0.mlp.experts.3.up_proj".
@@ -254,6 +283,12 @@ class Matrix(_Numbers, _Float32):
 
     def __repr__(self) -> str:
         return _brief(self, "of " + self.module)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A key that orders layer 2 before layer 10. Numbers of any length compare by their digits."""
+    parts = re.split(r"0*([0-9]+)", name)
+    return [(len(part), part) if i % 2 else (-1, part) for i, part in enumerate(parts)]
 
 
 _Value = TypeVar("_Value")
@@ -284,6 +319,8 @@ class Checkpoint(Owner, Mapping[str, Module]):
         self.path = os.fspath(path)
         self._handle = self._library.handle("open_checkpoint_with", os.fsencode(self.path), zero_points.encode())
         found = json.loads(self._library.text("list", self._handle))
+        for things in (found["tensors"], found["modules"], found["matrices"]):
+            things.sort(key=lambda thing: _natural(thing["name"]))
         self.what: str = found["what"]  #: in words: "NVFP4 checkpoint, modelopt"
         self.tensors: Mapping[str, Tensor] = _Named("tensor", {
             t["name"]: Tensor(t["name"], t["dtype"], tuple(t["shape"]), t["bytes"], t["file"], self)

@@ -20,7 +20,7 @@ from ._words import python_words
 
 Path = Union[str, "os.PathLike[str]"]
 #: Sees phase, bytes done and bytes in all, on the calling thread: before the command, about 20 times a second, and
-#: behind it. True stops the command. It must call no command.
+#: behind it. The first phase is "starting", whose bytes in all are 0. True stops the command. It must call no command.
 ProgressCallback = Callable[[str, int, int], Optional[bool]]
 
 
@@ -106,22 +106,46 @@ class _CtrlC:
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+#: Arguments of each function that was `explained`.
+_KNOWN: dict[str, list[str]] = {}
+
+
+def _others_with(name: str) -> str:
+    """"; convert(to=...) and compress(to=...) take it" where other functions have an argument."""
+    names = [f"{function}({name}=...)" for function, known in _KNOWN.items() if name in known]
+    if not names:
+        return ""
+    return f"; {' and '.join([', '.join(names[:-1]), names[-1]] if len(names) > 1 else names)} take{'s' * (len(names) == 1)} it"
+
 
 def explained(function: _Function) -> _Function:
-    """A function that answers an argument that it does not have with the nearest that it has."""
-    known = list(inspect.signature(function).parameters)
+    """A function that says in words which of its arguments is unknown, missing or given twice."""
+    name, signature = function.__name__, inspect.signature(function)
+    known = _KNOWN[name] = list(signature.parameters)
 
     @functools.wraps(function)
     def checked(*arguments: Any, **given: Any) -> Any:
-        for name in given:
-            if name not in known:
+        for one in given:
+            if one not in known:
                 raise ArgumentTypeError(
-                    f"{function.__name__}: unknown argument {name}{did_you_mean(name, known)} "
-                    f"See help(twofour.{function.__name__})."
+                    f"{name}: unknown argument {one}{_others_with(one) or did_you_mean(one, known)}\n"
+                    f"See help(twofour.{name})."
                 )
+        try:
+            signature.bind(*arguments, **given)
+        except TypeError as error:
+            raise ArgumentTypeError(f"{name}: {error}\nSee help(twofour.{name}).") from None
         return function(*arguments, **given)
 
     return cast(_Function, checked)
+
+
+def check_progress(progress: Any) -> None:
+    """Refuses what cannot be called."""
+    if progress is not None and not callable(progress):
+        raise ArgumentTypeError(
+            f"progress: expected a function of phase, bytes done and bytes in all, found {progress!r}"
+        )
 
 
 def call(name: str, *arguments: Optional[Path], progress: Optional[ProgressCallback] = None, **given: Any) -> Any:
@@ -135,6 +159,39 @@ def _values(arguments: Sequence[Path], given: Mapping[str, Any]) -> list[str]:
     for value in given.values():
         values += value if isinstance(value, (list, tuple)) else [value]
     return [os.fsdecode(one) if isinstance(one, (bytes, os.PathLike)) else str(one) for one in values]
+
+
+class Result(dict[str, Any]):
+    """What a command returns. Its `repr` counts what is long; `dict(result)` shows all."""
+
+    def __init__(self, command: str, document: Any) -> None:
+        super().__init__(document)
+        self._command = command
+
+    def __repr__(self) -> str:
+        def short(value: Any) -> str:
+            if isinstance(value, (list, dict)) and len(value) > 0:
+                return f"<{len(value)} {'item' if isinstance(value, list) else 'key'}{'s' * (len(value) != 1)}>"
+            text = repr(value)
+            return text if len(text) <= _SHOWN else f"<{len(value)} characters>"
+
+        fields = ", ".join(f"{key}: {short(value)}" for key, value in self.items() if key != "schema_version")
+        return f"<result of {self._command}: {fields}>"
+
+    def __reduce__(self) -> Any:
+        return (Result, (self._command, dict(self)))
+
+
+#: Longest text of a result that its `repr` shows.
+_SHOWN = 100
+
+
+def _interrupted(name: str, message: str) -> str:
+    """The program's message, and what stopped it. Its second line says what files stay, of a command that writes."""
+    first, _, rest = message.partition("\n")
+    writes = "destination" in ARGUMENTS.get(name, {}).values()
+    stays = f"\n{rest}" if rest else "; nothing that it wrote stays" if writes else ""
+    return f"{name}: {first}, since progress returned True{stays}"
 
 
 def command(name: str, *arguments: Path, progress: Optional[ProgressCallback] = None, **given: Any) -> dict[str, Any]:
@@ -155,6 +212,7 @@ def command(name: str, *arguments: Path, progress: Optional[ProgressCallback] = 
         Interrupted: `progress` returned True.
         KeyboardInterrupt: Ctrl-C, once the command has tidied up.
     """
+    check_progress(progress)
     lib = library()
     words = [*name.split(), *_words(given), *(os.fspath(word) for word in arguments)]
     encoded = [os.fsencode(word) for word in words]
@@ -190,9 +248,9 @@ def command(name: str, *arguments: Path, progress: Optional[ProgressCallback] = 
     if ctrl_c.seen:
         raise KeyboardInterrupt
     if error is not None:
-        raise Interrupted(str(error)) if code.value == 130 else error
+        raise Interrupted(_interrupted(name, str(error))) if code.value == 130 else error
     try:
-        return cast("dict[str, Any]", json.loads(document))
+        return Result(name, json.loads(document))
     except ValueError:
         raise ArgumentError(
             f"{' '.join(words)}: expected a command that gives a document, found one that prints text"

@@ -30,22 +30,23 @@ def inspect(
     Example: twofour.inspect("checkpoint", stats=True)
 
     Args:
-        path: path: Checkpoint or artifact directory, or one safetensors file, or hf://org/name[@revision] or https://
-        tensor: str or a list of such: Show only these tensors and modules: name, glob or re:regex
-        stats: True or False: Read the weights: code histogram, zeros, 2:4 and 4:8 compliance, scale ranges (default:
+        path (path): Checkpoint or artifact directory, or one safetensors file, or hf://org/name[@revision] or https://
+        tensor (str or a list of such): Show only these tensors and modules: name, glob or re:regex
+        stats (True or False): Read the weights: code histogram, zeros, 2:4 and 4:8 compliance, scale ranges (default:
             False)
-        at: str: Explain one stored byte
-        values: str: Print weights or elements as numbers: NAME or NAME[e, n, k0:k1]. A module's name prints decoded
+        at (str): Explain one stored byte
+        values (str): Print weights or elements as numbers: NAME or NAME[e, n, k0:k1]. A module's name prints decoded
             weights, a tensor's name what it stores
-        zero_points: "stored", "symmetric", "v2": How the zero points of INT4 that values prints are read where the config
-            says that there are none and others are stored: stored, as the config's format says; symmetric, 8 whatever is
-            stored; v2, without the 1 that GPTQ's first version adds (default: refuse such a module)
-        html: path: Write a page with heat maps, histograms and findings, for a browser
-        jobs: int: Number of threads (1 to 4096; default: one per processor)
-        device: "cpu", "auto": Where to compute. This command runs only on the CPU (default: auto)
-        progress: called with phase, bytes done and bytes in all, on the calling thread: before the command, about 20
-            times a second, and after it. True stops the command. An exception of it comes out after the command has
-            tidied up.
+        zero_points ("stored", "symmetric", "v2"): How the zero points of INT4 that values prints are read where the
+            config says that there are none and others are stored: stored, as the config's format says; symmetric, 8
+            whatever is stored; v2, without the 1 that GPTQ's first version adds (default: refuse such a module)
+        html (path): Write a page with heat maps, histograms and findings, for a browser
+        jobs (int): Number of threads (1 to 4096; default: one per processor)
+        device ("cpu", "auto"): Where to compute. This command runs only on the CPU (default: auto)
+        progress (function): called with phase, bytes done and bytes in all, on the calling thread: before the command,
+            about 20 times a second, and after it. The first phase is "starting", of 0 bytes in all; each later one has
+            its own. True stops the command. An exception of it comes out after the command has tidied up.
+            tools/python/README.md shows it with tqdm.
 
     Returns:
         A documents.Inspect, the document `inspect` of tools/JSON.md:
@@ -104,25 +105,26 @@ def lint(
     Example: twofour.lint("checkpoint", html="report.html")
 
     Args:
-        path: path, or None: Checkpoint or artifact directory, or one safetensors file, or hf://org/name[@revision] or
+        path (path, or None): Checkpoint or artifact directory, or one safetensors file, or hf://org/name[@revision] or
             https://
-        rules: True or False: List every rule and exit (default: False)
-        explain: str: Say what a rule finds, what follows and what to do; all: every rule
-        profile: "strict", "serve", "publish": Severities for a purpose: everything counts, what engines need, what a
+        rules (True or False): List every rule and exit (default: False)
+        explain (str): Say what a rule finds, what follows and what to do; all: every rule
+        profile ("strict", "serve", "publish"): Severities for a purpose: everything counts, what engines need, what a
             published checkpoint needs (default: as rules=True says)
-        rule: str or a list of such: Change a rule's severity: off, note, warning or error
-        select: str or a list of such: Only these rules: ids or globs, such as index-*
-        ignore: str or a list of such: None of these rules
-        baseline: path: Findings that are known and do not count: what write_baseline or --json wrote
-        write_baseline: path: Write all findings as a baseline, and end with 0
-        headers_only: True or False: Check headers, index and configs; read no weights (default: False)
-        against: path: Another checkpoint of the same model, to find swapped nibbles and exchanged gate and up
-        html: path: Write a page with heat maps, histograms and findings, for a browser
-        jobs: int: Number of threads (1 to 4096; default: one per processor)
-        device: "cpu", "auto": Where to compute. This command runs only on the CPU (default: auto)
-        progress: called with phase, bytes done and bytes in all, on the calling thread: before the command, about 20
-            times a second, and after it. True stops the command. An exception of it comes out after the command has
-            tidied up.
+        rule (str or a list of such): Change a rule's severity: off, note, warning or error
+        select (str or a list of such): Only these rules: ids or globs, such as index-*
+        ignore (str or a list of such): None of these rules
+        baseline (path): Findings that are known and do not count: what write_baseline or --json wrote
+        write_baseline (path): Write all findings as a baseline, and end with 0
+        headers_only (True or False): Check headers, index and configs; read no weights (default: False)
+        against (path): Another checkpoint of the same model, to find swapped nibbles and exchanged gate and up
+        html (path): Write a page with heat maps, histograms and findings, for a browser
+        jobs (int): Number of threads (1 to 4096; default: one per processor)
+        device ("cpu", "auto"): Where to compute. This command runs only on the CPU (default: auto)
+        progress (function): called with phase, bytes done and bytes in all, on the calling thread: before the command,
+            about 20 times a second, and after it. The first phase is "starting", of 0 bytes in all; each later one has
+            its own. True stops the command. An exception of it comes out after the command has tidied up.
+            tools/python/README.md shows it with tqdm.
 
     Returns:
         A documents.Lint, the document `lint` of tools/JSON.md:
@@ -186,26 +188,27 @@ def diff(
     Example: twofour.diff("checkpoint", "artifact", tolerance=0.001)
 
     Args:
-        a: path: Checkpoint or artifact, in any dialect or layout, or hf://org/name[@revision] or https://
-        b: path: Checkpoint or artifact to compare with A, or hf://org/name[@revision] or https://
-        include: str or a list of such: Compare only these modules or tensors: name, glob or re:regex
-        exclude: str or a list of such: Do not compare these modules or tensors
-        headers_only: True or False: Compare names, shapes, formats and small files; read no weights (default: False)
-        zero_points: "stored", "symmetric", "v2": How the zero points of INT4 of A and B are read where the config says
+        a (path): Checkpoint or artifact, in any dialect or layout, or hf://org/name[@revision] or https://
+        b (path): Checkpoint or artifact to compare with A, or hf://org/name[@revision] or https://
+        include (str or a list of such): Compare only these modules or tensors: name, glob or re:regex
+        exclude (str or a list of such): Do not compare these modules or tensors
+        headers_only (True or False): Compare names, shapes, formats and small files; read no weights (default: False)
+        zero_points ("stored", "symmetric", "v2"): How the zero points of INT4 of A and B are read where the config says
             that there are none and others are stored: stored, as the config's format says; symmetric, 8 whatever is
             stored; v2, without the 1 that GPTQ's first version adds (default: refuse such a module)
-        tolerance: float: Largest difference of a value that passes, relative to A's (0 to 1e+30; default: 0)
-        fail_on: str or a list of such: Differences that end with exit code 1: any, none, a class (config, different,
+        tolerance (float): Largest difference of a value that passes, relative to A's (0 to 1e+30; default: 0)
+        fail_on (str or a list of such): Differences that end with exit code 1: any, none, a class (config, different,
             removed, added, unlike-shape, unlike-type, unreadable, within-tolerance, reciprocal), cosine<X, snr<DB,
             max-abs>X. Commas separate several (default: any)
-        config: "compare", "ignore": Compare keys of configs that change what a model computes (default: compare, without
+        config ("compare", "ignore"): Compare keys of configs that change what a model computes (default: compare, without
             include)
-        html: path: Write a page with heat maps, histograms and findings, for a browser
-        jobs: int: Number of threads (1 to 4096; default: one per processor)
-        device: "cpu", "auto": Where to compute. This command runs only on the CPU (default: auto)
-        progress: called with phase, bytes done and bytes in all, on the calling thread: before the command, about 20
-            times a second, and after it. True stops the command. An exception of it comes out after the command has
-            tidied up.
+        html (path): Write a page with heat maps, histograms and findings, for a browser
+        jobs (int): Number of threads (1 to 4096; default: one per processor)
+        device ("cpu", "auto"): Where to compute. This command runs only on the CPU (default: auto)
+        progress (function): called with phase, bytes done and bytes in all, on the calling thread: before the command,
+            about 20 times a second, and after it. The first phase is "starting", of 0 bytes in all; each later one has
+            its own. True stops the command. An exception of it comes out after the command has tidied up.
+            tools/python/README.md shows it with tqdm.
 
     Returns:
         A documents.Diff, the document `diff` of tools/JSON.md:
@@ -297,105 +300,106 @@ def convert(
     Example: twofour.convert("checkpoint", "artifact", to="v7")
 
     Args:
-        source: path, or None: Hugging Face checkpoint directory, or hf://org/name[@revision] or https://
-        destination: path, or None: Directory to write; absent or empty
-        to: "v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp4", "bf16": Layout or format to write; see below
-        dialect: "modelopt", "compressed-tensors", "deepseek", "deepseek-v4": Names and configuration to write; deepseek
+        source (path, or None): Hugging Face checkpoint directory, or hf://org/name[@revision] or https://
+        destination (path, or None): Directory to write; absent or empty
+        to ("v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp4", "bf16"): Layout or format to write; see below
+        dialect ("modelopt", "compressed-tensors", "deepseek", "deepseek-v4"): Names and configuration to write; deepseek
             with fp8 only (default: nvfp4: the dialect that the source does not have, for an artifact that of its source;
             fp8: compressed-tensors; mxfp8 and mxfp4: modelopt)
-        block_scale: "max", "mse", "four-over-six": How the scale of 16 weights is chosen: max fits the largest weight;
+        block_scale ("max", "mse", "four-over-six"): How the scale of 16 weights is chosen: max fits the largest weight;
             mse tries all and takes the one with the least squared error; four-over-six takes the better of two. No
             producer has the last two in compressed-tensors' arithmetic. Layouts only, which quantize what is not NVFP4
             (default: max)
-        zero_block: "producer", "zero": What to write for a block if its scale rounds to zero: producer writes the scale
+        zero_block ("producer", "zero"): What to write for a block if its scale rounds to zero: producer writes the scale
             that the producer writes, zero writes a zero scale and zero codes. Layouts only, which quantize what is not
             NVFP4 (default: producer)
-        stats: path: Choose the weights that are quantized to NVFP4 or pruned, for a layout too, by the statistics of
+        stats (path): Choose the weights that are quantized to NVFP4 or pruned, for a layout too, by the statistics of
             their inputs in this file (lib/recipe/statistics/README.md, examples/statistics); of recipe, method and sweeps
             of a rule say how (default: none: each weight for itself)
-        mask: path: With a layout or rules that hold a pattern: prune by the masks of this file, as MaskLLM makes them:
+        mask (path): With a layout or rules that hold a pattern: prune by the masks of this file, as MaskLLM makes them:
             safetensors with M.mask or M, U8 or BOOL [N, K], for each module M that is pruned; 1 stays (default: masks are
             chosen)
-        budget: float: Prune this share of the bytes, 0 to 1, and hold all weights of the rest: with a pattern and stats,
+        budget (float): Prune this share of the bytes, 0 to 1, and hold all weights of the rest: with a pattern and stats,
             whose fisher_hessian says what each costs the model. The cheapest a byte come first; what is fused stays
             together. dry_run=True prints the curve (default: all is pruned)
-        plan: path: Run a task of this plan, which twofour.plan() wrote. It replaces the other options of a conversion
-        task: str: Task to run: number I, from 0, of N (default: by SLURM_ARRAY_TASK_ID, SLURM_PROCID or
+        plan (path): Run a task of this plan, which twofour.plan() wrote. It replaces the other options of a conversion
+        task (str): Task to run: number I, from 0, of N (default: by SLURM_ARRAY_TASK_ID, SLURM_PROCID or
             JOB_COMPLETION_INDEX)
-        tasks: int: Number of tasks, if task does not give it (1 to 1000000)
-        include: str or a list of such: Convert only these modules: name, glob or re:regex
-        exclude: str or a list of such: Leave these modules as they are
-        also: str or a list of such: Convert these modules too: shared experts, single linears
-        max_shard_size: int or str: Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
-        dry_run: True or False: Show what would be written, write nothing (default: False)
-        no_verify: True or False: Do not read back what was written (default: False)
-        check: True or False: If source is an artifact, first compare every tensor with the hashes in its twofour.json
+        tasks (int): Number of tasks, if task does not give it (1 to 1000000)
+        include (str or a list of such): Convert only these modules: name, glob or re:regex
+        exclude (str or a list of such): Leave these modules as they are
+        also (str or a list of such): Convert these modules too: shared experts, single linears
+        max_shard_size (int or str): Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
+        dry_run (True or False): Show what would be written, write nothing (default: False)
+        no_verify (True or False): Do not read back what was written (default: False)
+        check (True or False): If source is an artifact, first compare every tensor with the hashes in its twofour.json
             (default: False)
-        cache: path: If source is a URL: where its weight files are while they are read. They are removed at the end of a
+        cache (path): If source is a URL: where its weight files are while they are read. They are removed at the end of a
             run that succeeds, and kept for resume=True by one that does not (default: XDG_CACHE_HOME/twofour,
             ~/.cache/twofour)
-        cache_size: int or str: Most bytes of files in cache, such as 20GB or 16GiB (default: 32GB)
-        follow_links: True or False: Copy files that links lead to outside of the checkpoint, too. Without it such links
+        cache_size (int or str): Most bytes of files in cache, such as 20GB or 16GiB (default: 32GB)
+        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Without it such links
             are refused: a checkpoint from elsewhere could link to a secret of yours, and what is written is published
             (default: False)
-        io: "buffered", "direct": How files are read and written. buffered: through the page cache, evicting only the
+        io ("buffered", "direct"): How files are read and written. buffered: through the page cache, evicting only the
             pages that this run added. direct: past the page cache (O_DIRECT) where the file system supports it, with as
             many requests in flight as jobs (default: buffered)
-        force: True or False: Replace destination if twofour wrote it (default: False)
-        resume: True or False: Continue a run into destination that was interrupted, killed or failed: keep the finished
+        force (True or False): Replace destination if twofour wrote it (default: False)
+        resume (True or False): Continue a run into destination that was interrupted, killed or failed: keep the finished
             weight files that match their hashes and write the rest again. A complete destination is verified (default:
             False)
-        without_config: True or False: Take weights without config.json, too, which no engine loads (default: False)
-        zero_points: "stored", "symmetric", "v2": How the zero points of INT4 of source are read where the config says
+        without_config (True or False): Take weights without config.json, too, which no engine loads (default: False)
+        zero_points ("stored", "symmetric", "v2"): How the zero points of INT4 of source are read where the config says
             that there are none and others are stored: stored, as the config's format says; symmetric, 8 whatever is
             stored; v2, without the 1 that GPTQ's first version adds (default: refuse such a module)
-        fold: "larger", "strict", "any": What to do if gate and up have different global scales: a layout stores one.
+        fold ("larger", "strict", "any"): What to do if gate and up have different global scales: a layout stores one.
             larger folds both to the larger and refuses if that changes a matrix by more than 10 %; strict refuses; any
             folds at any cost (default: larger)
-        granularity: "tensor", "row", "block": fp8: which weights share a scale. block is the only choice for deepseek and
-            deepseek-v4 (default: row; deepseek, deepseek-v4 and with block: block)
-        block: str: fp8: rows and columns of blocks, 128x128, 32x32 or 1x128; modelopt has the first alone (default:
+        granularity ("tensor", "row", "block"): fp8: which weights share a scale. block is the only choice for deepseek
+            and deepseek-v4 (default: row; deepseek, deepseek-v4 and with block: block)
+        block (str): fp8: rows and columns of blocks, 128x128, 32x32 or 1x128; modelopt has the first alone (default:
             128x128)
-        scale_dtype: str: fp8: type of the scales, f32, bf16 or e8m0 (powers of two, for blocks). modelopt has f32 alone,
+        scale_dtype (str): fp8: type of the scales, f32, bf16 or e8m0 (powers of two, for blocks). modelopt has f32 alone,
             compressed-tensors and deepseek f32 and bf16, deepseek-v4 f32 and e8m0 (default: f32; deepseek-v4: e8m0 beside
             experts that stay in four bits)
-        odd_blocks: "refuse", "keep", "write": fp8: what to do about linears with N or K that is no multiple of 128, which
-            engines refuse in blocks: refuse them too; keep them as they are; write them for an engine that takes them
-            (default: refuse)
-        arithmetic: "modelopt", "compressed-tensors": Rounding to reproduce bit for bit: ModelOpt's (0.45 and later) or
+        odd_blocks ("refuse", "keep", "write"): fp8: what to do about linears with N or K that is no multiple of 128,
+            which engines refuse in blocks: refuse them too; keep them as they are; write them for an engine that takes
+            them (default: refuse)
+        arithmetic ("modelopt", "compressed-tensors"): Rounding to reproduce bit for bit: ModelOpt's (0.45 and later) or
             llm-compressor's (default: the dialect's)
-        exact: "best", "strict", "off": What to do about sources in MXFP4 and NVFP4, which other formats often hold
+        exact ("best", "strict", "off"): What to do about sources in MXFP4 and NVFP4, which other formats often hold
             without loss: best keeps the values where that is so, and counts where not; strict refuses quantized sources
             that lose anything; off quantizes them as if they were floats (default: best)
-        input_scale: str: nvfp4, quantize: scales of activations, which W4A4 kernels need. keep those of the source; none;
-            constant=X for every module (1.0 is an amax of 2688); neighbours: modules without one take the largest of
-            their projection in the layer; from FILE, a safetensors file with M.amax F32 [] for each module M
+        input_scale (str): nvfp4, quantize: scales of activations, which W4A4 kernels need. keep those of the source;
+            none; constant=X for every module (1.0 is an amax of 2688); neighbours: modules without one take the largest
+            of their projection in the layer; from FILE, a safetensors file with M.amax F32 [] for each module M
             (examples/input_scales) (default: nvfp4: keep; quantize: none; deepseek-v4: neighbours, and 1.0 where the
             layer has none)
-        one_input_scale_a_layer: True or False: Experts of a layer share the largest input scale, of gate and up and of
+        one_input_scale_a_layer (True or False): Experts of a layer share the largest input scale, of gate and up and of
             down, as kernels fuse them (default: False)
-        draft_experts: "keep", "cast": Routed experts of layers that predict further tokens (DeepSeek-V4's mtp): keep
+        draft_experts ("keep", "cast"): Routed experts of layers that predict further tokens (DeepSeek-V4's mtp): keep
             leaves them as they are, which SGLang reads beside NVFP4 experts; cast converts them as the others, which vLLM
             expects (default: as include and also say)
-        recipe: path: Rules in place of to: a YAML or JSON file, a name that twofour.recipes() lists, or the twofour.json
-            of an artifact; see help(twofour.recipes)
-        strict_stats: True or False: Refuse statistics of other weights of the same model, as those of the BF16 model for
+        recipe (path): Rules in place of to: a YAML or JSON file, or a name that twofour.recipes() lists; see
+            help(twofour.recipes)
+        strict_stats (True or False): Refuse statistics of other weights of the same model, as those of the BF16 model for
             its quantized copy, or of weights that nothing names (default: False)
-        method: "joint", "gptq", "wanda", "rtn", "magnitude": How: joint chooses mask, scales and codes together, gptq the
-            last two without a pattern; wanda and rtn read the diagonal alone; magnitude leaves the statistics out
+        method ("joint", "gptq", "wanda", "rtn", "magnitude"): How: joint chooses mask, scales and codes together, gptq
+            the last two without a pattern; wanda and rtn read the diagonal alone; magnitude leaves the statistics out
             (default: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
-        sweeps: int: Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4
-            with a pattern, else 2)
-        shrink: float: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
-        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7)
-        max_loss: float: Likewise, as much as stays below this expected loss (default: any)
-        html: path: With budget or max_loss: write a page about the choice, for a browser
-        device: "cpu", "cuda", "auto": Where weights are chosen by stats; the bytes are the same. cuda:1 is the second
+        sweeps (int): Sweeps of descent once weights are chosen; a row rests once a sweep gains less than 0.5 % (0 to 64;
+            default: 4 with a pattern, else 2)
+        shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
+        scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7)
+        max_loss (float): Prune as much as stays below this expected loss, else as budget (default: any)
+        html (path): With budget or max_loss: write a page about the choice, for a browser
+        device ("cpu", "cuda", "auto"): Where weights are chosen by stats; the bytes are the same. cuda:1 is the second
             CUDA device. auto uses a CUDA device if there is one. All else runs on the CPU (default: auto)
-        jobs: int: Number of threads (1 to 4096; default: one per processor)
-        progress: called with phase, bytes done and bytes in all, on the calling thread: before the command, about 20
-            times a second, and after it. True stops the command. An exception of it comes out after the command has
-            tidied up.
+        jobs (int): Number of threads (1 to 4096; default: one per processor)
+        progress (function): called with phase, bytes done and bytes in all, on the calling thread: before the command,
+            about 20 times a second, and after it. The first phase is "starting", of 0 bytes in all; each later one has
+            its own. True stops the command. An exception of it comes out after the command has tidied up.
+            tools/python/README.md shows it with tqdm.
 
     Returns:
         A documents.Convert, the document `convert` of tools/JSON.md:
@@ -478,16 +482,16 @@ def quantize(
     one_input_scale_a_layer: bool = False,
     draft_experts: Optional[Literal["keep", "cast"]] = None,
     keep_global_scale: Optional[Path] = None,
+    stats: Optional[Path] = None,
     strict_stats: bool = False,
     method: Optional[Literal["joint", "gptq", "wanda", "rtn", "magnitude"]] = None,
     sweeps: Optional[int] = None,
     shrink: Optional[float] = None,
     scale_search: Optional[int] = None,
+    budget: Optional[float] = None,
     max_loss: Optional[float] = None,
     html: Optional[Path] = None,
     device: Optional[str] = None,
-    stats: Optional[Path] = None,
-    budget: Optional[float] = None,
     jobs: Optional[int] = None,
     progress: Optional[ProgressCallback] = None,
 ) -> documents.Convert:
@@ -496,83 +500,84 @@ def quantize(
     Example: twofour.quantize("bf16-checkpoint", "nvfp4-checkpoint", block_scale="four-over-six")
 
     Args:
-        source: path: Hugging Face checkpoint directory, or hf://org/name[@revision] or https://
-        destination: path: Directory to write; absent or empty
-        dialect: "modelopt", "compressed-tensors", "deepseek-v4": Names and configuration to write (default: modelopt)
-        pattern: "2:4", "4:8-paired": 2:4 prunes the weights before quantizing, so that block scales fit the kept weights,
-            and reports the gain; with stats both patterns are chosen by it (default: none)
-        block_scale: "max", "mse", "four-over-six": How the scale of 16 weights is chosen: max fits the largest weight;
+        source (path): Hugging Face checkpoint directory, or hf://org/name[@revision] or https://
+        destination (path): Directory to write; absent or empty
+        dialect ("modelopt", "compressed-tensors", "deepseek-v4"): Names and configuration to write (default: modelopt)
+        pattern ("2:4", "4:8-paired"): 2:4 prunes the weights before quantizing, so that block scales fit the kept
+            weights, and reports the gain; with stats both patterns are chosen by it (default: none)
+        block_scale ("max", "mse", "four-over-six"): How the scale of 16 weights is chosen: max fits the largest weight;
             mse tries all and takes the one with the least squared error; four-over-six takes the better of two. No
             producer has the last two in compressed-tensors' arithmetic (default: max)
-        zero_block: "producer", "zero": What to write for a block if its scale rounds to zero: producer writes the scale
+        zero_block ("producer", "zero"): What to write for a block if its scale rounds to zero: producer writes the scale
             that the producer writes, zero writes a zero scale and zero codes (default: producer)
-        mask: path: With pattern: prune by the masks of this file, as MaskLLM makes them: safetensors with M.mask or M, U8
-            or BOOL [N, K], for each module M that is pruned; 1 stays (default: masks are chosen)
-        include: str or a list of such: Convert only these modules: name, glob or re:regex
-        exclude: str or a list of such: Leave these modules as they are
-        also: str or a list of such: Convert these modules too: shared experts, single linears
-        max_shard_size: int or str: Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
-        dry_run: True or False: Show what would be written, write nothing (default: False)
-        no_verify: True or False: Do not read back what was written (default: False)
-        check: True or False: If source is an artifact, first compare every tensor with the hashes in its twofour.json
+        mask (path): With pattern: prune by the masks of this file, as MaskLLM makes them: safetensors with M.mask or M,
+            U8 or BOOL [N, K], for each module M that is pruned; 1 stays (default: masks are chosen)
+        include (str or a list of such): Convert only these modules: name, glob or re:regex
+        exclude (str or a list of such): Leave these modules as they are
+        also (str or a list of such): Convert these modules too: shared experts, single linears
+        max_shard_size (int or str): Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
+        dry_run (True or False): Show what would be written, write nothing (default: False)
+        no_verify (True or False): Do not read back what was written (default: False)
+        check (True or False): If source is an artifact, first compare every tensor with the hashes in its twofour.json
             (default: False)
-        cache: path: If source is a URL: where its weight files are while they are read. They are removed at the end of a
+        cache (path): If source is a URL: where its weight files are while they are read. They are removed at the end of a
             run that succeeds, and kept for resume=True by one that does not (default: XDG_CACHE_HOME/twofour,
             ~/.cache/twofour)
-        cache_size: int or str: Most bytes of files in cache, such as 20GB or 16GiB (default: 32GB)
-        follow_links: True or False: Copy files that links lead to outside of the checkpoint, too. Without it such links
+        cache_size (int or str): Most bytes of files in cache, such as 20GB or 16GiB (default: 32GB)
+        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Without it such links
             are refused: a checkpoint from elsewhere could link to a secret of yours, and what is written is published
             (default: False)
-        io: "buffered", "direct": How files are read and written. buffered: through the page cache, evicting only the
+        io ("buffered", "direct"): How files are read and written. buffered: through the page cache, evicting only the
             pages that this run added. direct: past the page cache (O_DIRECT) where the file system supports it, with as
             many requests in flight as jobs (default: buffered)
-        force: True or False: Replace destination if twofour wrote it (default: False)
-        resume: True or False: Continue a run into destination that was interrupted, killed or failed: keep the finished
+        force (True or False): Replace destination if twofour wrote it (default: False)
+        resume (True or False): Continue a run into destination that was interrupted, killed or failed: keep the finished
             weight files that match their hashes and write the rest again. A complete destination is verified (default:
             False)
-        without_config: True or False: Take weights without config.json, too, which no engine loads (default: False)
-        zero_points: "stored", "symmetric", "v2": How the zero points of INT4 of source are read where the config says
+        without_config (True or False): Take weights without config.json, too, which no engine loads (default: False)
+        zero_points ("stored", "symmetric", "v2"): How the zero points of INT4 of source are read where the config says
             that there are none and others are stored: stored, as the config's format says; symmetric, 8 whatever is
             stored; v2, without the 1 that GPTQ's first version adds (default: refuse such a module)
-        arithmetic: "modelopt", "compressed-tensors": Rounding to reproduce bit for bit: ModelOpt's (0.45 and later) or
+        arithmetic ("modelopt", "compressed-tensors"): Rounding to reproduce bit for bit: ModelOpt's (0.45 and later) or
             llm-compressor's (default: the dialect's)
-        exact: "best", "strict", "off": What to do about sources in MXFP4 and NVFP4, which other formats often hold
+        exact ("best", "strict", "off"): What to do about sources in MXFP4 and NVFP4, which other formats often hold
             without loss: best keeps the values where that is so, and counts where not; strict refuses quantized sources
             that lose anything; off quantizes them as if they were floats (default: best)
-        input_scale: str: nvfp4, quantize: scales of activations, which W4A4 kernels need. keep those of the source; none;
-            constant=X for every module (1.0 is an amax of 2688); neighbours: modules without one take the largest of
-            their projection in the layer; from FILE, a safetensors file with M.amax F32 [] for each module M
+        input_scale (str): nvfp4, quantize: scales of activations, which W4A4 kernels need. keep those of the source;
+            none; constant=X for every module (1.0 is an amax of 2688); neighbours: modules without one take the largest
+            of their projection in the layer; from FILE, a safetensors file with M.amax F32 [] for each module M
             (examples/input_scales) (default: nvfp4: keep; quantize: none; deepseek-v4: neighbours, and 1.0 where the
             layer has none)
-        one_input_scale_a_layer: True or False: Experts of a layer share the largest input scale, of gate and up and of
+        one_input_scale_a_layer (True or False): Experts of a layer share the largest input scale, of gate and up and of
             down, as kernels fuse them (default: False)
-        draft_experts: "keep", "cast": Routed experts of layers that predict further tokens (DeepSeek-V4's mtp): keep
+        draft_experts ("keep", "cast"): Routed experts of layers that predict further tokens (DeepSeek-V4's mtp): keep
             leaves them as they are, which SGLang reads beside NVFP4 experts; cast converts them as the others, which vLLM
             expects (default: as include and also say)
-        keep_global_scale: path: Take the global scales from this NVFP4 checkpoint (directory or file), matched by module
+        keep_global_scale (path): Take the global scales from this NVFP4 checkpoint (directory or file), matched by module
             name, and compare all codes and block scales with its own. A weight of -0 stays -0
-        strict_stats: True or False: Refuse statistics of other weights of the same model, as those of the BF16 model for
-            its quantized copy, or of weights that nothing names (default: False)
-        method: "joint", "gptq", "wanda", "rtn", "magnitude": How: joint chooses mask, scales and codes together, gptq the
-            last two without a pattern; wanda and rtn read the diagonal alone; magnitude leaves the statistics out
-            (default: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
-        sweeps: int: Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4
-            with a pattern, else 2)
-        shrink: float: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
-        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7)
-        max_loss: float: Likewise, as much as stays below this expected loss (default: any)
-        html: path: With budget or max_loss: write a page about the choice, for a browser
-        device: "cpu", "cuda", "auto": Where weights are chosen by stats; the bytes are the same. cuda:1 is the second
-            CUDA device. auto uses a CUDA device if there is one. All else runs on the CPU (default: auto)
-        stats: path: Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
+        stats (path): Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
             examples/statistics). Block scales are chosen with them (default: none: each weight for itself)
-        budget: float: Prune this share of the bytes, 0 to 1, and only quantize the rest: with a pattern and stats, whose
+        strict_stats (True or False): Refuse statistics of other weights of the same model, as those of the BF16 model for
+            its quantized copy, or of weights that nothing names (default: False)
+        method ("joint", "gptq", "wanda", "rtn", "magnitude"): How: joint chooses mask, scales and codes together, gptq
+            the last two without a pattern; wanda and rtn read the diagonal alone; magnitude leaves the statistics out
+            (default: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
+        sweeps (int): Sweeps of descent once weights are chosen; a row rests once a sweep gains less than 0.5 % (0 to 64;
+            default: 4 with a pattern, else 2)
+        shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
+        scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7)
+        budget (float): Prune this share of the bytes, 0 to 1, and only quantize the rest: with a pattern and stats, whose
             fisher_hessian says what each costs the model. The cheapest a byte come first; what is fused stays together.
             dry_run=True prints the curve (default: all is pruned)
-        jobs: int: Number of threads (1 to 4096; default: one per processor)
-        progress: called with phase, bytes done and bytes in all, on the calling thread: before the command, about 20
-            times a second, and after it. True stops the command. An exception of it comes out after the command has
-            tidied up.
+        max_loss (float): Prune as much as stays below this expected loss, else as budget (default: any)
+        html (path): With budget or max_loss: write a page about the choice, for a browser
+        device ("cpu", "cuda", "auto"): Where weights are chosen by stats; the bytes are the same. cuda:1 is the second
+            CUDA device. auto uses a CUDA device if there is one. All else runs on the CPU (default: auto)
+        jobs (int): Number of threads (1 to 4096; default: one per processor)
+        progress (function): called with phase, bytes done and bytes in all, on the calling thread: before the command,
+            about 20 times a second, and after it. The first phase is "starting", of 0 bytes in all; each later one has
+            its own. True stops the command. An exception of it comes out after the command has tidied up.
+            tools/python/README.md shows it with tqdm.
 
     Returns:
         A documents.Convert, the document `convert` of tools/JSON.md:
@@ -612,8 +617,9 @@ def quantize(
         follow_links=follow_links, io=io, force=force, resume=resume, without_config=without_config,
         zero_points=zero_points, arithmetic=arithmetic, exact=exact, input_scale=input_scale,
         one_input_scale_a_layer=one_input_scale_a_layer, draft_experts=draft_experts,
-        keep_global_scale=keep_global_scale, strict_stats=strict_stats, method=method, sweeps=sweeps, shrink=shrink,
-        scale_search=scale_search, max_loss=max_loss, html=html, device=device, stats=stats, budget=budget, jobs=jobs,
+        keep_global_scale=keep_global_scale, stats=stats, strict_stats=strict_stats, method=method, sweeps=sweeps,
+        shrink=shrink, scale_search=scale_search, budget=budget, max_loss=max_loss, html=html, device=device,
+        jobs=jobs,
     ))  # fmt: skip
 
 
@@ -641,14 +647,14 @@ def prune(
     resume: bool = False,
     without_config: bool = False,
     zero_points: Optional[Literal["stored", "symmetric", "v2"]] = None,
+    stats: Optional[Path] = None,
     strict_stats: bool = False,
     shrink: Optional[float] = None,
     scale_search: Optional[int] = None,
+    mask: Optional[Path] = None,
     max_loss: Optional[float] = None,
     html: Optional[Path] = None,
     device: Optional[str] = None,
-    stats: Optional[Path] = None,
-    mask: Optional[Path] = None,
     jobs: Optional[int] = None,
     progress: Optional[ProgressCallback] = None,
 ) -> documents.Convert:
@@ -657,59 +663,61 @@ def prune(
     Example: twofour.prune("checkpoint", "pruned", pattern="2:4")
 
     Args:
-        source: path: Hugging Face checkpoint directory, or hf://org/name[@revision] or https://
-        destination: path: Directory to write; absent or empty
-        pattern: "2:4", "4:8-paired": 2:4 keeps two codes of each four, 4:8-paired two aligned pairs of each eight
+        source (path): Hugging Face checkpoint directory, or hf://org/name[@revision] or https://
+        destination (path): Directory to write; absent or empty
+        pattern ("2:4", "4:8-paired"): 2:4 keeps two codes of each four, 4:8-paired two aligned pairs of each eight
             (default: 2:4)
-        method: "joint", "wanda", "magnitude": How: joint chooses mask, scales and codes together; wanda reads the
+        method ("joint", "wanda", "magnitude"): How: joint chooses mask, scales and codes together; wanda reads the
             diagonal alone; magnitude leaves the statistics out (default: joint where the file holds a full Hessian of
             enough tokens, else wanda)
-        sweeps: int: Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4)
-        budget: float: Prune this share of the bytes, 0 to 1, and leave the rest: with a pattern and stats, whose
+        sweeps (int): Sweeps of descent once weights are chosen; a row rests once a sweep gains less than 0.5 % (0 to 64;
+            default: 4)
+        budget (float): Prune this share of the bytes, 0 to 1, and leave the rest: with a pattern and stats, whose
             fisher_hessian says what each costs the model. The cheapest a byte come first; what is fused stays together.
             dry_run=True prints the curve (default: all is pruned)
-        include: str or a list of such: Convert only these modules: name, glob or re:regex
-        exclude: str or a list of such: Leave these modules as they are
-        also: str or a list of such: Convert these modules too: shared experts, single linears
-        max_shard_size: int or str: Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
-        dry_run: True or False: Show what would be written, write nothing (default: False)
-        no_verify: True or False: Do not read back what was written (default: False)
-        check: True or False: If source is an artifact, first compare every tensor with the hashes in its twofour.json
+        include (str or a list of such): Convert only these modules: name, glob or re:regex
+        exclude (str or a list of such): Leave these modules as they are
+        also (str or a list of such): Convert these modules too: shared experts, single linears
+        max_shard_size (int or str): Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
+        dry_run (True or False): Show what would be written, write nothing (default: False)
+        no_verify (True or False): Do not read back what was written (default: False)
+        check (True or False): If source is an artifact, first compare every tensor with the hashes in its twofour.json
             (default: False)
-        cache: path: If source is a URL: where its weight files are while they are read. They are removed at the end of a
+        cache (path): If source is a URL: where its weight files are while they are read. They are removed at the end of a
             run that succeeds, and kept for resume=True by one that does not (default: XDG_CACHE_HOME/twofour,
             ~/.cache/twofour)
-        cache_size: int or str: Most bytes of files in cache, such as 20GB or 16GiB (default: 32GB)
-        follow_links: True or False: Copy files that links lead to outside of the checkpoint, too. Without it such links
+        cache_size (int or str): Most bytes of files in cache, such as 20GB or 16GiB (default: 32GB)
+        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Without it such links
             are refused: a checkpoint from elsewhere could link to a secret of yours, and what is written is published
             (default: False)
-        io: "buffered", "direct": How files are read and written. buffered: through the page cache, evicting only the
+        io ("buffered", "direct"): How files are read and written. buffered: through the page cache, evicting only the
             pages that this run added. direct: past the page cache (O_DIRECT) where the file system supports it, with as
             many requests in flight as jobs (default: buffered)
-        force: True or False: Replace destination if twofour wrote it (default: False)
-        resume: True or False: Continue a run into destination that was interrupted, killed or failed: keep the finished
+        force (True or False): Replace destination if twofour wrote it (default: False)
+        resume (True or False): Continue a run into destination that was interrupted, killed or failed: keep the finished
             weight files that match their hashes and write the rest again. A complete destination is verified (default:
             False)
-        without_config: True or False: Take weights without config.json, too, which no engine loads (default: False)
-        zero_points: "stored", "symmetric", "v2": How the zero points of INT4 of source are read where the config says
+        without_config (True or False): Take weights without config.json, too, which no engine loads (default: False)
+        zero_points ("stored", "symmetric", "v2"): How the zero points of INT4 of source are read where the config says
             that there are none and others are stored: stored, as the config's format says; symmetric, 8 whatever is
             stored; v2, without the 1 that GPTQ's first version adds (default: refuse such a module)
-        strict_stats: True or False: Refuse statistics of other weights of the same model, as those of the BF16 model for
-            its quantized copy, or of weights that nothing names (default: False)
-        shrink: float: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
-        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7)
-        max_loss: float: Likewise, as much as stays below this expected loss (default: any)
-        html: path: With budget or max_loss: write a page about the choice, for a browser
-        device: "cpu", "cuda", "auto": Where weights are chosen by stats; the bytes are the same. cuda:1 is the second
-            CUDA device. auto uses a CUDA device if there is one. All else runs on the CPU (default: auto)
-        stats: path: Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
+        stats (path): Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
             examples/statistics). Block scales are chosen with them (default: none: each weight for itself)
-        mask: path: prune by the masks of this file, as MaskLLM makes them: safetensors with M.mask or M, U8 or BOOL [N,
+        strict_stats (True or False): Refuse statistics of other weights of the same model, as those of the BF16 model for
+            its quantized copy, or of weights that nothing names (default: False)
+        shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
+        scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7)
+        mask (path): prune by the masks of this file, as MaskLLM makes them: safetensors with M.mask or M, U8 or BOOL [N,
             K], for each module M that is pruned; 1 stays (default: masks are chosen)
-        jobs: int: Number of threads (1 to 4096; default: one per processor)
-        progress: called with phase, bytes done and bytes in all, on the calling thread: before the command, about 20
-            times a second, and after it. True stops the command. An exception of it comes out after the command has
-            tidied up.
+        max_loss (float): Prune as much as stays below this expected loss, else as budget (default: any)
+        html (path): With budget or max_loss: write a page about the choice, for a browser
+        device ("cpu", "cuda", "auto"): Where weights are chosen by stats; the bytes are the same. cuda:1 is the second
+            CUDA device. auto uses a CUDA device if there is one. All else runs on the CPU (default: auto)
+        jobs (int): Number of threads (1 to 4096; default: one per processor)
+        progress (function): called with phase, bytes done and bytes in all, on the calling thread: before the command,
+            about 20 times a second, and after it. The first phase is "starting", of 0 bytes in all; each later one has
+            its own. True stops the command. An exception of it comes out after the command has tidied up.
+            tools/python/README.md shows it with tqdm.
 
     Returns:
         A documents.Convert, the document `convert` of tools/JSON.md:
@@ -745,9 +753,9 @@ def prune(
         "prune", source, destination, progress=progress, pattern=pattern, method=method, sweeps=sweeps, budget=budget,
         include=include, exclude=exclude, also=also, max_shard_size=max_shard_size, dry_run=dry_run,
         no_verify=no_verify, check=check, cache=cache, cache_size=cache_size, follow_links=follow_links, io=io,
-        force=force, resume=resume, without_config=without_config, zero_points=zero_points, strict_stats=strict_stats,
-        shrink=shrink, scale_search=scale_search, max_loss=max_loss, html=html, device=device, stats=stats, mask=mask,
-        jobs=jobs,
+        force=force, resume=resume, without_config=without_config, zero_points=zero_points, stats=stats,
+        strict_stats=strict_stats, shrink=shrink, scale_search=scale_search, mask=mask, max_loss=max_loss, html=html,
+        device=device, jobs=jobs,
     ))  # fmt: skip
 
 
@@ -799,66 +807,60 @@ def compress(
     Example: twofour.compress("model", "artifact", text="book.txt", to="v7")
 
     Args:
-        source: path: Hugging Face checkpoint directory
-        destination: path: Directory to write; absent or empty
-        to: "nvfp4", "v7", "v7-packed", "g8": Layout to write, or nvfp4 as quantize writes it
-        pattern: "2:4", "4:8-paired": nvfp4: prune to 2:4 or 4:8-paired (default: none; a layout has its own)
-        dialect: "modelopt", "compressed-tensors": nvfp4: names and configuration to write (default: modelopt)
-        recipe: path: Rules in place of to: a YAML or JSON file, or a name
-        bits: float: Choose formats by predicted loss: so many bits a weight in the mean, of codes and block scales.
-            Linears that engines fuse get one format. dry_run=True prints the curve (1 to 32)
-        size: int or str: Likewise, so many bytes of tensors: 90GB
-        menu: "nvfp4", "fp8", "mxfp8", "mxfp4", "bf16", "v7", "v7-packed", "g8" or a list of such: Formats to choose among
-            (default: nvfp4,fp8,mxfp4,bf16, as far as the engine loads them)
-        for_: "twofour", "vllm", "sglang", "tensorrt-llm": Choose only what this engine loads (default: twofour)
-        sequential: "group", "layer", "none": Which model the statistics are of. group: one whose groups of linears before
-            are compressed, as q, k and v are one; what it lacks by then goes into the targets. layer: the same layer by
-            layer, in a third of the passes. none: the model as it is (default: group)
-        token_weights: path: How much each token counts for each linear: M.token_weights F32 [windows, length], which
+        source (path): Hugging Face checkpoint directory
+        destination (path): Directory to write; absent or empty
+        to ("nvfp4", "v7", "v7-packed", "g8"): Layout to write, or nvfp4 as quantize writes it
+        pattern ("2:4", "4:8-paired"): nvfp4: prune to 2:4 or 4:8-paired (default: none; a layout has its own)
+        dialect ("modelopt", "compressed-tensors"): nvfp4: names and configuration to write (default: modelopt)
+        recipe (path): Rules in place of to: a YAML or JSON file, or a name
+        sequential ("group", "layer", "none"): Which model the statistics are of. group: one whose groups of linears
+            before are compressed, as q, k and v are one; what it lacks by then goes into the targets. layer: the same
+            layer by layer, in a third of the passes. none: the model as it is (default: group)
+        token_weights (path): How much each token counts for each linear: M.token_weights F32 [windows, length], which
             examples/statistics/collect.py makes of gradients (default: 1)
-        keep_stats: path: Keep the statistics in this file, with which validate(source=..., stats=...) solves rows again
+        keep_stats (path): Keep the statistics in this file, with which validate(source=..., stats=...) solves rows again
             (default: none: they go)
-        context: int: Tokens of a window (2 to 16777216; default: 1024, or the model's positions if fewer)
-        limit: int: At most so many windows (1 to 1073741824; default: all)
-        method: "joint", "gptq", "wanda", "rtn": How weights are chosen, see help(twofour.quantize) (default: joint or
+        context (int): Tokens of a window (2 to 16777216; default: 1024, or the model's positions if fewer)
+        limit (int): At most so many windows (1 to 1073741824; default: all)
+        method ("joint", "gptq", "wanda", "rtn"): How weights are chosen, see help(twofour.quantize) (default: joint or
             gptq)
-        sweeps: int: Sweeps of descent after that (0 to 64; default: 4 with a pattern, else 2)
-        shrink: float: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
-        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7)
-        budget: float: Prune this share of the bytes, 0 to 1, the cheapest by budget_stats first (default: all is pruned)
-        budget_stats: path: Statistics with fisher_hessian, which say what pruning costs the model and, with bits or size,
-            formats; without it these rank by the Hessian (default: none: with budget required; with bits or size
-            collected)
-        html: path: Write a page with heat maps, histograms and findings, for a browser
-        include: str or a list of such: Convert only these modules: name, glob or re:regex
-        exclude: str or a list of such: Leave these modules as they are
-        also: str or a list of such: Convert these modules too: shared experts, single linears
-        max_shard_size: int or str: Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
-        dry_run: True or False: Show what would be written, write nothing (default: False)
-        no_verify: True or False: Do not read back what was written (default: False)
-        check: True or False: If source is an artifact, first compare every tensor with the hashes in its twofour.json
+        sweeps (int): Sweeps of descent once weights are chosen (0 to 64; default: 4 with a pattern, else 2)
+        shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
+        scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7)
+        budget (float): Prune this share of the bytes, 0 to 1, the cheapest by budget_stats first (default: all is pruned)
+        budget_stats (path): Statistics with fisher_hessian, which say what pruning costs the model (default: none: with
+            budget required)
+        html (path): Write a page with heat maps, histograms and findings, for a browser
+        include (str or a list of such): Convert only these modules: name, glob or re:regex
+        exclude (str or a list of such): Leave these modules as they are
+        also (str or a list of such): Convert these modules too: shared experts, single linears
+        max_shard_size (int or str): Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
+        dry_run (True or False): Show what would be written, write nothing (default: False)
+        no_verify (True or False): Do not read back what was written (default: False)
+        check (True or False): If source is an artifact, first compare every tensor with the hashes in its twofour.json
             (default: False)
-        follow_links: True or False: Copy files that links lead to outside of the checkpoint, too. Without it such links
+        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Without it such links
             are refused: a checkpoint from elsewhere could link to a secret of yours, and what is written is published
             (default: False)
-        io: "buffered", "direct": How files are read and written. buffered: through the page cache, evicting only the
+        io ("buffered", "direct"): How files are read and written. buffered: through the page cache, evicting only the
             pages that this run added. direct: past the page cache (O_DIRECT) where the file system supports it, with as
             many requests in flight as jobs (default: buffered)
-        force: True or False: Replace destination if twofour wrote it (default: False)
-        resume: True or False: Continue a run into destination that was interrupted, killed or failed: keep the finished
+        force (True or False): Replace destination if twofour wrote it (default: False)
+        resume (True or False): Continue a run into destination that was interrupted, killed or failed: keep the finished
             weight files that match their hashes and write the rest again. A complete destination is verified (default:
             False)
-        zero_points: "stored", "symmetric", "v2": How the zero points of INT4 of source are read where the config says
+        zero_points ("stored", "symmetric", "v2"): How the zero points of INT4 of source are read where the config says
             that there are none and others are stored: stored, as the config's format says; symmetric, 8 whatever is
             stored; v2, without the 1 that GPTQ's first version adds (default: refuse such a module)
-        tokens: path: Token ids [W, T], I32 or I64, in safetensors or .npy: each row is a text of its own
-        text: path: Text in UTF-8, which the model's tokenizer.json takes apart
-        device: "cpu", "cuda", "auto": Where to compute. cuda:1 is the second CUDA device. auto uses a CUDA device if
+        tokens (path): Token ids [W, T], I32 or I64, in safetensors or .npy: each row is a text of its own
+        text (path): Text in UTF-8, which the model's tokenizer.json takes apart
+        device ("cpu", "cuda", "auto"): Where to compute. cuda:1 is the second CUDA device. auto uses a CUDA device if
             there is one (default: auto)
-        jobs: int: Number of threads (1 to 4096; default: one per processor)
-        progress: called with phase, bytes done and bytes in all, on the calling thread: before the command, about 20
-            times a second, and after it. True stops the command. An exception of it comes out after the command has
-            tidied up.
+        jobs (int): Number of threads (1 to 4096; default: one per processor)
+        progress (function): called with phase, bytes done and bytes in all, on the calling thread: before the command,
+            about 20 times a second, and after it. The first phase is "starting", of 0 bytes in all; each later one has
+            its own. True stops the command. An exception of it comes out after the command has tidied up.
+            tools/python/README.md shows it with tqdm.
 
     Returns:
         A documents.Convert, the document `convert` of tools/JSON.md:
@@ -926,30 +928,31 @@ def graft(
     Example: twofour.graft("checkpoint", "donor", "grafted", take="mtp")
 
     Args:
-        base: path: Hugging Face checkpoint directory that modules come into
-        donor: path: Checkpoint directory or file that they come from
-        destination: path: Directory to write; absent or empty
-        take: str or a list of such: Modules or tensors of donor: name, glob, re:regex or role (mtp, head, embeddings,
+        base (path): Hugging Face checkpoint directory that modules come into
+        donor (path): Checkpoint directory or file that they come from
+        destination (path): Directory to write; absent or empty
+        take (str or a list of such): Modules or tensors of donor: name, glob, re:regex or role (mtp, head, embeddings,
             experts, attention, ...)
-        force: True or False: Replace destination if twofour wrote it (default: False)
-        resume: True or False: Continue a run into destination that was interrupted, killed or failed: keep the finished
+        force (True or False): Replace destination if twofour wrote it (default: False)
+        resume (True or False): Continue a run into destination that was interrupted, killed or failed: keep the finished
             weight files that match their hashes and write the rest again. A complete destination is verified (default:
             False)
-        max_shard_size: int or str: Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
-        dry_run: True or False: Show what would be written, write nothing (default: False)
-        no_verify: True or False: Do not read back what was written (default: False)
-        follow_links: True or False: Copy files that links lead to outside of the checkpoint, too. Without it such links
+        max_shard_size (int or str): Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
+        dry_run (True or False): Show what would be written, write nothing (default: False)
+        no_verify (True or False): Do not read back what was written (default: False)
+        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Without it such links
             are refused: a checkpoint from elsewhere could link to a secret of yours, and what is written is published
             (default: False)
-        io: "buffered", "direct": How files are read and written. buffered: through the page cache, evicting only the
+        io ("buffered", "direct"): How files are read and written. buffered: through the page cache, evicting only the
             pages that this run added. direct: past the page cache (O_DIRECT) where the file system supports it, with as
             many requests in flight as jobs (default: buffered)
-        without_config: True or False: Take weights without config.json, too, which no engine loads (default: False)
-        jobs: int: Number of threads (1 to 4096; default: one per processor)
-        device: "cpu", "auto": Where to compute. This command runs only on the CPU (default: auto)
-        progress: called with phase, bytes done and bytes in all, on the calling thread: before the command, about 20
-            times a second, and after it. True stops the command. An exception of it comes out after the command has
-            tidied up.
+        without_config (True or False): Take weights without config.json, too, which no engine loads (default: False)
+        jobs (int): Number of threads (1 to 4096; default: one per processor)
+        device ("cpu", "auto"): Where to compute. This command runs only on the CPU (default: auto)
+        progress (function): called with phase, bytes done and bytes in all, on the calling thread: before the command,
+            about 20 times a second, and after it. The first phase is "starting", of 0 bytes in all; each later one has
+            its own. True stops the command. An exception of it comes out after the command has tidied up.
+            tools/python/README.md shows it with tqdm.
 
     Returns:
         A documents.Convert, the document `convert` of tools/JSON.md:
@@ -1016,32 +1019,33 @@ def drop(
     Example: twofour.drop("checkpoint", "smaller", experts=96, by="saliency.safetensors")
 
     Args:
-        source: path: Hugging Face checkpoint directory
-        destination: path: Directory to write; absent or empty
-        force: True or False: Replace destination if twofour wrote it (default: False)
-        resume: True or False: Continue a run into destination that was interrupted, killed or failed: keep the finished
+        source (path): Hugging Face checkpoint directory
+        destination (path): Directory to write; absent or empty
+        force (True or False): Replace destination if twofour wrote it (default: False)
+        resume (True or False): Continue a run into destination that was interrupted, killed or failed: keep the finished
             weight files that match their hashes and write the rest again. A complete destination is verified (default:
             False)
-        max_shard_size: int or str: Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
-        dry_run: True or False: Show what would be written, write nothing (default: False)
-        no_verify: True or False: Do not read back what was written (default: False)
-        follow_links: True or False: Copy files that links lead to outside of the checkpoint, too. Without it such links
+        max_shard_size (int or str): Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
+        dry_run (True or False): Show what would be written, write nothing (default: False)
+        no_verify (True or False): Do not read back what was written (default: False)
+        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Without it such links
             are refused: a checkpoint from elsewhere could link to a secret of yours, and what is written is published
             (default: False)
-        io: "buffered", "direct": How files are read and written. buffered: through the page cache, evicting only the
+        io ("buffered", "direct"): How files are read and written. buffered: through the page cache, evicting only the
             pages that this run added. direct: past the page cache (O_DIRECT) where the file system supports it, with as
             many requests in flight as jobs (default: buffered)
-        without_config: True or False: Take weights without config.json, too, which no engine loads (default: False)
-        modules: str or a list of such: Modules or tensors that go: name, glob, re:regex or role (mtp, head, ...); of the
+        without_config (True or False): Take weights without config.json, too, which no engine loads (default: False)
+        modules (str or a list of such): Modules or tensors that go: name, glob, re:regex or role (mtp, head, ...); of the
             layers the last alone
-        experts: int or path: Experts that stay in each layer: a number, with by, or a JSON file {"BLOCK": [numbers]}
-        by: path: Safetensors file with BLOCK.saliency F32 [E] for each block of experts; the largest stay, on a tie the
+        experts (int or path): Experts that stay in each layer: a number, with by, or a JSON file {"BLOCK": [numbers]}
+        by (path): Safetensors file with BLOCK.saliency F32 [E] for each block of experts; the largest stay, on a tie the
             lower number, and with groups of experts equally many of each
-        jobs: int: Number of threads (1 to 4096; default: one per processor)
-        device: "cpu", "auto": Where to compute. This command runs only on the CPU (default: auto)
-        progress: called with phase, bytes done and bytes in all, on the calling thread: before the command, about 20
-            times a second, and after it. True stops the command. An exception of it comes out after the command has
-            tidied up.
+        jobs (int): Number of threads (1 to 4096; default: one per processor)
+        device ("cpu", "auto"): Where to compute. This command runs only on the CPU (default: auto)
+        progress (function): called with phase, bytes done and bytes in all, on the calling thread: before the command,
+            about 20 times a second, and after it. The first phase is "starting", of 0 bytes in all; each later one has
+            its own. True stops the command. An exception of it comes out after the command has tidied up.
+            tools/python/README.md shows it with tqdm.
 
     Returns:
         A documents.Convert, the document `convert` of tools/JSON.md:
@@ -1111,36 +1115,38 @@ def repair(
     Example: twofour.repair("checkpoint", "mended", donor="original")
 
     Args:
-        source: path: Hugging Face checkpoint directory, or hf://org/name[@revision] or https://
-        destination: path: Directory to write; absent or empty
-        donor: path: Checkpoint of the same model that gives lost or broken modules, tokenizers and configs
-        only: str or a list of such: Mend only findings of these rules: ids or globs (default: all rules)
-        fold: "larger": Give fused linears the larger of unequal global scales, at a stated loss (default: none is folded)
-        input_scale: str: Scales for linears without a valid one: of neighbours, constant=X (1.0 is an amax of 2688), or
+        source (path): Hugging Face checkpoint directory, or hf://org/name[@revision] or https://
+        destination (path): Directory to write; absent or empty
+        donor (path): Checkpoint of the same model that gives lost or broken modules, tokenizers and configs
+        only (str or a list of such): Mend only findings of these rules: ids or globs (default: all rules)
+        fold ("larger"): Give fused linears the larger of unequal global scales, at a stated loss (default: none is
+            folded)
+        input_scale (str): Scales for linears without a valid one: of neighbours, constant=X (1.0 is an amax of 2688), or
             'from FILE' with M.amax of each module (default: neighbours)
-        profile: "strict", "serve", "publish": Severities of what is left, as of lint (default: those of the rules)
-        force: True or False: Replace destination if twofour wrote it (default: False)
-        resume: True or False: Continue a run into destination that was interrupted, killed or failed: keep the finished
+        profile ("strict", "serve", "publish"): Severities of what is left, as of lint (default: those of the rules)
+        force (True or False): Replace destination if twofour wrote it (default: False)
+        resume (True or False): Continue a run into destination that was interrupted, killed or failed: keep the finished
             weight files that match their hashes and write the rest again. A complete destination is verified (default:
             False)
-        max_shard_size: int or str: Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
-        dry_run: True or False: Show what would be written, write nothing (default: False)
-        no_verify: True or False: Do not read back what was written (default: False)
-        cache: path: If source is a URL: where its weight files are while they are read. They are removed at the end of a
+        max_shard_size (int or str): Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
+        dry_run (True or False): Show what would be written, write nothing (default: False)
+        no_verify (True or False): Do not read back what was written (default: False)
+        cache (path): If source is a URL: where its weight files are while they are read. They are removed at the end of a
             run that succeeds, and kept for resume=True by one that does not (default: XDG_CACHE_HOME/twofour,
             ~/.cache/twofour)
-        cache_size: int or str: Most bytes of files in cache, such as 20GB or 16GiB (default: 32GB)
-        follow_links: True or False: Copy files that links lead to outside of the checkpoint, too. Without it such links
+        cache_size (int or str): Most bytes of files in cache, such as 20GB or 16GiB (default: 32GB)
+        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Without it such links
             are refused: a checkpoint from elsewhere could link to a secret of yours, and what is written is published
             (default: False)
-        io: "buffered", "direct": How files are read and written. buffered: through the page cache, evicting only the
+        io ("buffered", "direct"): How files are read and written. buffered: through the page cache, evicting only the
             pages that this run added. direct: past the page cache (O_DIRECT) where the file system supports it, with as
             many requests in flight as jobs (default: buffered)
-        jobs: int: Number of threads (1 to 4096; default: one per processor)
-        device: "cpu", "auto": Where to compute. This command runs only on the CPU (default: auto)
-        progress: called with phase, bytes done and bytes in all, on the calling thread: before the command, about 20
-            times a second, and after it. True stops the command. An exception of it comes out after the command has
-            tidied up.
+        jobs (int): Number of threads (1 to 4096; default: one per processor)
+        device ("cpu", "auto"): Where to compute. This command runs only on the CPU (default: auto)
+        progress (function): called with phase, bytes done and bytes in all, on the calling thread: before the command,
+            about 20 times a second, and after it. The first phase is "starting", of 0 bytes in all; each later one has
+            its own. True stops the command. An exception of it comes out after the command has tidied up.
+            tools/python/README.md shows it with tqdm.
 
     Returns:
         A documents.Repair, the document `repair` of tools/JSON.md:
@@ -1194,27 +1200,28 @@ def validate(
     Example: twofour.validate("artifact", source="checkpoint")
 
     Args:
-        artifact: path: Artifact to check
-        source: path: Checkpoint that the artifact was made from
-        donor: path: With source, of what graft or repair wrote: the checkpoint that modules came from
-        stats: path: With source, of what quantize(stats=...) wrote: the statistics file (default: none: rows that
+        artifact (path): Artifact to check
+        source (path): Checkpoint that the artifact was made from
+        donor (path): With source, of what graft or repair wrote: the checkpoint that modules came from
+        stats (path): With source, of what quantize(stats=...) wrote: the statistics file (default: none: rows that
             statistics chose are not solved again)
-        mask: path: With source, of what mask of other commands pruned: the file of masks (default: none)
-        all_rows: True or False: With stats, solve all rows again, not 64 of each matrix (default: False)
-        tokens: int: Tokens to run through each layer, each through as many experts as the model picks; 0 runs no layer (0
-            to 4096; default: 2, through at most 4 experts)
-        all_layers: True or False: Run every layer, not only the first, the last and 2 between (default: False)
-        seed: int: Seed of the layers, experts, activations and routing that are run (default: 0)
-        html: path: Write a page with heat maps, histograms and findings, for a browser
-        io: "buffered", "direct": How files are read and written. buffered: through the page cache, evicting only the
+        mask (path): With source, of what mask of other commands pruned: the file of masks (default: none)
+        all_rows (True or False): With stats, solve all rows again, not 64 of each matrix (default: False)
+        tokens (int): Tokens to run through each layer, each through as many experts as the model picks; 0 runs no layer
+            (0 to 4096; default: 2, through at most 4 experts)
+        all_layers (True or False): Run every layer, not only the first, the last and 2 between (default: False)
+        seed (int): Seed of the layers, experts, activations and routing that are run (default: 0)
+        html (path): Write a page with heat maps, histograms and findings, for a browser
+        io ("buffered", "direct"): How files are read and written. buffered: through the page cache, evicting only the
             pages that this run added. direct: past the page cache (O_DIRECT) where the file system supports it, with as
             many requests in flight as jobs (default: buffered)
-        device: "cpu", "cuda", "auto": Where to compute. cuda:1 is the second CUDA device. auto uses a CUDA device if
+        device ("cpu", "cuda", "auto"): Where to compute. cuda:1 is the second CUDA device. auto uses a CUDA device if
             there is one (default: auto)
-        jobs: int: Number of threads (1 to 4096; default: one per processor)
-        progress: called with phase, bytes done and bytes in all, on the calling thread: before the command, about 20
-            times a second, and after it. True stops the command. An exception of it comes out after the command has
-            tidied up.
+        jobs (int): Number of threads (1 to 4096; default: one per processor)
+        progress (function): called with phase, bytes done and bytes in all, on the calling thread: before the command,
+            about 20 times a second, and after it. The first phase is "starting", of 0 bytes in all; each later one has
+            its own. True stops the command. An exception of it comes out after the command has tidied up.
+            tools/python/README.md shows it with tqdm.
 
     Returns:
         A documents.Validate, the document `validate` of tools/JSON.md:
@@ -1234,6 +1241,7 @@ def validate(
             device_layers (list of device layer, optional): layers run on a CUDA device, as the next
             device_layer_coverage (coverage, optional)
             sample (sample, optional): where layers are run
+            mends (list of proven mend, optional): with `source`, of what repair wrote
             differences (list of finding)
             notes (list of finding)
 
@@ -1281,25 +1289,26 @@ def eval(
     Example: twofour.eval("artifact", tokens="tokens.safetensors", against="checkpoint")
 
     Args:
-        path: path: Checkpoint or artifact: a whole model
-        against: path: Another checkpoint or artifact with the same vocabulary, which counts as the truth
-        context: int: Tokens that the model sees at a time (2 to 16777216; default: 1024, or the model's positions if
+        path (path): Checkpoint or artifact: a whole model
+        against (path): Another checkpoint or artifact with the same vocabulary, which counts as the truth
+        context (int): Tokens that the model sees at a time (2 to 16777216; default: 1024, or the model's positions if
             fewer)
-        stride: int: Tokens from one window of a text to the next (1 to 16777216; default: half of context)
-        limit: int: At most so many windows (1 to 1073741824; default: all)
-        dry_run: True or False: Say what would be read, and how much memory that takes (default: False)
-        html: path: Write a page with heat maps, histograms and findings, for a browser
-        tokens: path: Token ids [W, T], I32 or I64, in safetensors or .npy: each row is a text of its own
-        text: path: Text in UTF-8, which the model's tokenizer.json takes apart
-        zero_points: "stored", "symmetric", "v2": How the zero points of INT4 of both models are read where the config
+        stride (int): Tokens from one window of a text to the next (1 to 16777216; default: half of context)
+        limit (int): At most so many windows (1 to 1073741824; default: all)
+        dry_run (True or False): Say what would be read, and how much memory that takes (default: False)
+        html (path): Write a page with heat maps, histograms and findings, for a browser
+        tokens (path): Token ids [W, T], I32 or I64, in safetensors or .npy: each row is a text of its own
+        text (path): Text in UTF-8, which the model's tokenizer.json takes apart
+        zero_points ("stored", "symmetric", "v2"): How the zero points of INT4 of both models are read where the config
             says that there are none and others are stored: stored, as the config's format says; symmetric, 8 whatever is
             stored; v2, without the 1 that GPTQ's first version adds (default: refuse such a module)
-        device: "cpu", "cuda", "auto": Where to compute. cuda:1 is the second CUDA device. auto uses a CUDA device if
+        device ("cpu", "cuda", "auto"): Where to compute. cuda:1 is the second CUDA device. auto uses a CUDA device if
             there is one (default: auto)
-        jobs: int: Number of threads (1 to 4096; default: one per processor)
-        progress: called with phase, bytes done and bytes in all, on the calling thread: before the command, about 20
-            times a second, and after it. True stops the command. An exception of it comes out after the command has
-            tidied up.
+        jobs (int): Number of threads (1 to 4096; default: one per processor)
+        progress (function): called with phase, bytes done and bytes in all, on the calling thread: before the command,
+            about 20 times a second, and after it. The first phase is "starting", of 0 bytes in all; each later one has
+            its own. True stops the command. An exception of it comes out after the command has tidied up.
+            tools/python/README.md shows it with tqdm.
 
     Returns:
         A documents.Eval, the document `eval` of tools/JSON.md:
@@ -1349,19 +1358,20 @@ def generate(
     Example: twofour.generate("artifact", prompt="Once upon a time", against="checkpoint")
 
     Args:
-        path: path: Checkpoint or artifact: a whole model with its tokenizer.json
-        prompt: str: Text to continue; no chat template is put around it
-        against: path: Another checkpoint or artifact, which continues the same tokens
-        max_tokens: int: At most so many tokens (1 to 16777216; default: 64)
-        zero_points: "stored", "symmetric", "v2": How the zero points of INT4 of both models are read where the config
+        path (path): Checkpoint or artifact: a whole model with its tokenizer.json
+        prompt (str): Text to continue; no chat template is put around it
+        against (path): Another checkpoint or artifact, which continues the same tokens
+        max_tokens (int): At most so many tokens (1 to 16777216; default: 64)
+        zero_points ("stored", "symmetric", "v2"): How the zero points of INT4 of both models are read where the config
             says that there are none and others are stored: stored, as the config's format says; symmetric, 8 whatever is
             stored; v2, without the 1 that GPTQ's first version adds (default: refuse such a module)
-        device: "cpu", "cuda", "auto": Where to compute. cuda:1 is the second CUDA device. auto uses a CUDA device if
+        device ("cpu", "cuda", "auto"): Where to compute. cuda:1 is the second CUDA device. auto uses a CUDA device if
             there is one (default: auto)
-        jobs: int: Number of threads (1 to 4096; default: one per processor)
-        progress: called with phase, bytes done and bytes in all, on the calling thread: before the command, about 20
-            times a second, and after it. True stops the command. An exception of it comes out after the command has
-            tidied up.
+        jobs (int): Number of threads (1 to 4096; default: one per processor)
+        progress (function): called with phase, bytes done and bytes in all, on the calling thread: before the command,
+            about 20 times a second, and after it. The first phase is "starting", of 0 bytes in all; each later one has
+            its own. True stops the command. An exception of it comes out after the command has tidied up.
+            tools/python/README.md shows it with tqdm.
 
     Returns:
         A documents.Generate, the document `generate` of tools/JSON.md:
@@ -1404,14 +1414,15 @@ def card(
     Example: twofour.card("artifact", base_model="org/model")
 
     Args:
-        artifact: path: Artifact that twofour wrote
-        base_model: str: Model that was converted, as the Hub names it (default: not stated)
-        quantized_by: str: Who converted it (default: not stated)
-        jobs: int: Number of threads (1 to 4096; default: one per processor)
-        device: "cpu", "auto": Where to compute. This command runs only on the CPU (default: auto)
-        progress: called with phase, bytes done and bytes in all, on the calling thread: before the command, about 20
-            times a second, and after it. True stops the command. An exception of it comes out after the command has
-            tidied up.
+        artifact (path): Artifact that twofour wrote
+        base_model (str): Model that was converted, as the Hub names it (default: not stated)
+        quantized_by (str): Who converted it (default: not stated)
+        jobs (int): Number of threads (1 to 4096; default: one per processor)
+        device ("cpu", "auto"): Where to compute. This command runs only on the CPU (default: auto)
+        progress (function): called with phase, bytes done and bytes in all, on the calling thread: before the command,
+            about 20 times a second, and after it. The first phase is "starting", of 0 bytes in all; each later one has
+            its own. True stops the command. An exception of it comes out after the command has tidied up.
+            tools/python/README.md shows it with tqdm.
 
     Returns:
         A documents.Card, the document `card` of tools/JSON.md:
@@ -1468,30 +1479,31 @@ def stats(
     Example: twofour.stats("check", "stats.safetensors", "checkpoint")
 
     Args:
-        action: "collect", "inspect", "check", "merge", "import": collect MODEL; inspect FILE; check FILE CHECKPOINT;
+        action ("collect", "inspect", "check", "merge", "import"): collect MODEL; inspect FILE; check FILE CHECKPOINT;
             merge OUT FILE FILE ...; import OUT IMATRIX CHECKPOINT
-        arguments: path: Files and checkpoints; ACTION says which and how many
-        output: path: collect: statistics file to write
-        context: int: collect: tokens of a window; a last window of one token is left out (2 to 16777216; default: 1024,
+        arguments (path): Files and checkpoints; ACTION says which and how many
+        output (path): collect: statistics file to write
+        context (int): collect: tokens of a window; a last window of one token is left out (2 to 16777216; default: 1024,
             or the model's positions if fewer)
-        limit: int: collect: at most so many windows (1 to 1073741824; default: all)
-        held_out: int: collect: windows at the end of which the sums are kept apart (0 to 1073741824; default: 0)
-        zero_points: "stored", "symmetric", "v2": How the zero points of INT4 of the model that collect runs are read
+        limit (int): collect: at most so many windows (1 to 1073741824; default: all)
+        held_out (int): collect: windows at the end of which the sums are kept apart (0 to 1073741824; default: 0)
+        zero_points ("stored", "symmetric", "v2"): How the zero points of INT4 of the model that collect runs are read
             where the config says that there are none and others are stored: stored, as the config's format says;
             symmetric, 8 whatever is stored; v2, without the 1 that GPTQ's first version adds (default: refuse such a
             module)
-        dry_run: True or False: collect: say what would be written, and how much memory that takes (default: False)
-        strict_stats: True or False: check: refuse statistics of other weights of the same model, or of weights that
+        dry_run (True or False): collect: say what would be written, and how much memory that takes (default: False)
+        strict_stats (True or False): check: refuse statistics of other weights of the same model, or of weights that
             nothing names (default: False)
-        force: True or False: collect, merge, import: replace the file if it is a statistics file (default: False)
-        tokens: path: Token ids [W, T], I32 or I64, in safetensors or .npy: each row is a text of its own
-        text: path: Text in UTF-8, which the model's tokenizer.json takes apart
-        device: "cpu", "cuda", "auto": Where to compute. cuda:1 is the second CUDA device. auto uses a CUDA device if
+        force (True or False): collect, merge, import: replace the file if it is a statistics file (default: False)
+        tokens (path): Token ids [W, T], I32 or I64, in safetensors or .npy: each row is a text of its own
+        text (path): Text in UTF-8, which the model's tokenizer.json takes apart
+        device ("cpu", "cuda", "auto"): Where to compute. cuda:1 is the second CUDA device. auto uses a CUDA device if
             there is one (default: auto)
-        jobs: int: Number of threads (1 to 4096; default: one per processor)
-        progress: called with phase, bytes done and bytes in all, on the calling thread: before the command, about 20
-            times a second, and after it. True stops the command. An exception of it comes out after the command has
-            tidied up.
+        jobs (int): Number of threads (1 to 4096; default: one per processor)
+        progress (function): called with phase, bytes done and bytes in all, on the calling thread: before the command,
+            about 20 times a second, and after it. The first phase is "starting", of 0 bytes in all; each later one has
+            its own. True stops the command. An exception of it comes out after the command has tidied up.
+            tools/python/README.md shows it with tqdm.
 
     Returns:
         A documents.StatsInspect, the document `stats inspect` of tools/JSON.md:
@@ -1557,15 +1569,16 @@ def recipes(
     Example: twofour.recipes("nvfp4-experts")
 
     Args:
-        name: "nvfp4-experts", "nvfp4-experts-and-mtp", "nvfp4-all", "w4a4-experts", "w4a16",
+        name ("nvfp4-experts", "nvfp4-experts-and-mtp", "nvfp4-all", "w4a4-experts", "w4a16",
             "fp8-attention-nvfp4-experts", "deepseek-v4-nvfp4", "mxfp4-to-fp8", "mxfp4-to-mxfp8", "bf16", "modelopt",
             "compressed-tensors", "pruned-experts", "nvfp4-pruned-experts", "v7-experts", "v7-packed-experts",
-            "g8-experts", or None: Recipe to print; without one, all are listed
-        jobs: int: Number of threads (1 to 4096; default: one per processor)
-        device: "cpu", "auto": Where to compute. This command runs only on the CPU (default: auto)
-        progress: called with phase, bytes done and bytes in all, on the calling thread: before the command, about 20
-            times a second, and after it. True stops the command. An exception of it comes out after the command has
-            tidied up.
+            "g8-experts", or None): Recipe to print; without one, all are listed
+        jobs (int): Number of threads (1 to 4096; default: one per processor)
+        device ("cpu", "auto"): Where to compute. This command runs only on the CPU (default: auto)
+        progress (function): called with phase, bytes done and bytes in all, on the calling thread: before the command,
+            about 20 times a second, and after it. The first phase is "starting", of 0 bytes in all; each later one has
+            its own. True stops the command. An exception of it comes out after the command has tidied up.
+            tools/python/README.md shows it with tqdm.
 
     Returns:
         A documents.Recipes, the document `recipes` of tools/JSON.md:
@@ -1686,18 +1699,18 @@ def plan(
     input_scale: Optional[str] = None,
     one_input_scale_a_layer: bool = False,
     draft_experts: Optional[Literal["keep", "cast"]] = None,
-    recipe: Optional[Path] = None,
     keep_global_scale: Optional[Path] = None,
+    recipe: Optional[Path] = None,
+    stats: Optional[Path] = None,
     strict_stats: bool = False,
     method: Optional[Literal["joint", "gptq", "wanda", "rtn", "magnitude"]] = None,
     sweeps: Optional[int] = None,
     shrink: Optional[float] = None,
     scale_search: Optional[int] = None,
+    mask: Optional[Path] = None,
+    budget: Optional[float] = None,
     max_loss: Optional[float] = None,
     html: Optional[Path] = None,
-    stats: Optional[Path] = None,
-    budget: Optional[float] = None,
-    mask: Optional[Path] = None,
     modules: Optional[Union[str, Sequence[str]]] = None,
     experts: Optional[Union[int, Path]] = None,
     by: Optional[Path] = None,
@@ -1710,98 +1723,99 @@ def plan(
     Example: twofour.plan("checkpoint", "artifact", to="v7", tasks=16, output="plan.json")
 
     Args:
-        source: path: Hugging Face checkpoint directory, or hf://org/name[@revision] or https://
-        destination: path: Directory to write; absent or empty
-        to: "v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp4", "bf16", "prune", "quantize": Layout or format to
+        source (path): Hugging Face checkpoint directory, or hf://org/name[@revision] or https://
+        destination (path): Directory to write; absent or empty
+        to ("v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp4", "bf16", "prune", "quantize"): Layout or format to
             write; see below
-        dialect: "modelopt", "compressed-tensors", "deepseek", "deepseek-v4": Names and configuration to write; deepseek
+        dialect ("modelopt", "compressed-tensors", "deepseek", "deepseek-v4"): Names and configuration to write; deepseek
             with fp8 only (default: nvfp4: the dialect that the source does not have, for an artifact that of its source;
             fp8: compressed-tensors; mxfp8 and mxfp4: modelopt; quantize: modelopt)
-        pattern: "2:4", "4:8-paired": 2:4 keeps two codes of each four, 4:8-paired two aligned pairs of each eight; with
+        pattern ("2:4", "4:8-paired"): 2:4 keeps two codes of each four, 4:8-paired two aligned pairs of each eight; with
             quantize, 2:4 prunes the weights before quantizing, so that block scales fit the kept weights, and reports the
             gain; with stats both patterns are chosen by it (default: prune: 2:4; quantize: none)
-        block_scale: "max", "mse", "four-over-six": How the scale of 16 weights is chosen: max fits the largest weight;
+        block_scale ("max", "mse", "four-over-six"): How the scale of 16 weights is chosen: max fits the largest weight;
             mse tries all and takes the one with the least squared error; four-over-six takes the better of two. No
             producer has the last two in compressed-tensors' arithmetic. Layouts and quantize only (default: max)
-        zero_block: "producer", "zero": What to write for a block if its scale rounds to zero: producer writes the scale
+        zero_block ("producer", "zero"): What to write for a block if its scale rounds to zero: producer writes the scale
             that the producer writes, zero writes a zero scale and zero codes. Layouts and quantize only (default:
             producer)
-        donor: path: graft: checkpoint directory or file that modules come from
-        take: str or a list of such: Modules or tensors of donor, as twofour.graft() takes them into source: name, glob,
+        donor (path): graft: checkpoint directory or file that modules come from
+        take (str or a list of such): Modules or tensors of donor, as twofour.graft() takes them into source: name, glob,
             re:regex or role (mtp, head, embeddings, experts, attention, ...)
-        output: path: Plan to write, for twofour.convert(plan=...)
-        tasks: int: Show how evenly the work divides among this many tasks (1 to 1000000)
-        include: str or a list of such: Convert only these modules: name, glob or re:regex
-        exclude: str or a list of such: Leave these modules as they are
-        also: str or a list of such: Convert these modules too: shared experts, single linears
-        max_shard_size: int or str: Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
-        follow_links: True or False: Copy files that links lead to outside of the checkpoint, too. Without it such links
+        output (path): Plan to write, for twofour.convert(plan=...)
+        tasks (int): Show how evenly the work divides among this many tasks (1 to 1000000)
+        include (str or a list of such): Convert only these modules: name, glob or re:regex
+        exclude (str or a list of such): Leave these modules as they are
+        also (str or a list of such): Convert these modules too: shared experts, single linears
+        max_shard_size (int or str): Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
+        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Without it such links
             are refused: a checkpoint from elsewhere could link to a secret of yours, and what is written is published
             (default: False)
-        without_config: True or False: Take weights without config.json, too, which no engine loads (default: False)
-        zero_points: "stored", "symmetric", "v2": How the zero points of INT4 of source are read where the config says
+        without_config (True or False): Take weights without config.json, too, which no engine loads (default: False)
+        zero_points ("stored", "symmetric", "v2"): How the zero points of INT4 of source are read where the config says
             that there are none and others are stored: stored, as the config's format says; symmetric, 8 whatever is
             stored; v2, without the 1 that GPTQ's first version adds (default: refuse such a module)
-        fold: "larger", "strict", "any": What to do if gate and up have different global scales: a layout stores one.
+        fold ("larger", "strict", "any"): What to do if gate and up have different global scales: a layout stores one.
             larger folds both to the larger and refuses if that changes a matrix by more than 10 %; strict refuses; any
             folds at any cost (default: larger)
-        granularity: "tensor", "row", "block": fp8: which weights share a scale. block is the only choice for deepseek and
-            deepseek-v4 (default: row; deepseek, deepseek-v4 and with block: block)
-        block: str: fp8: rows and columns of blocks, 128x128, 32x32 or 1x128; modelopt has the first alone (default:
+        granularity ("tensor", "row", "block"): fp8: which weights share a scale. block is the only choice for deepseek
+            and deepseek-v4 (default: row; deepseek, deepseek-v4 and with block: block)
+        block (str): fp8: rows and columns of blocks, 128x128, 32x32 or 1x128; modelopt has the first alone (default:
             128x128)
-        scale_dtype: str: fp8: type of the scales, f32, bf16 or e8m0 (powers of two, for blocks). modelopt has f32 alone,
+        scale_dtype (str): fp8: type of the scales, f32, bf16 or e8m0 (powers of two, for blocks). modelopt has f32 alone,
             compressed-tensors and deepseek f32 and bf16, deepseek-v4 f32 and e8m0 (default: f32; deepseek-v4: e8m0 beside
             experts that stay in four bits)
-        odd_blocks: "refuse", "keep", "write": fp8: what to do about linears with N or K that is no multiple of 128, which
-            engines refuse in blocks: refuse them too; keep them as they are; write them for an engine that takes them
-            (default: refuse)
-        arithmetic: "modelopt", "compressed-tensors": Rounding to reproduce bit for bit: ModelOpt's (0.45 and later) or
+        odd_blocks ("refuse", "keep", "write"): fp8: what to do about linears with N or K that is no multiple of 128,
+            which engines refuse in blocks: refuse them too; keep them as they are; write them for an engine that takes
+            them (default: refuse)
+        arithmetic ("modelopt", "compressed-tensors"): Rounding to reproduce bit for bit: ModelOpt's (0.45 and later) or
             llm-compressor's (default: the dialect's)
-        exact: "best", "strict", "off": What to do about sources in MXFP4 and NVFP4, which other formats often hold
+        exact ("best", "strict", "off"): What to do about sources in MXFP4 and NVFP4, which other formats often hold
             without loss: best keeps the values where that is so, and counts where not; strict refuses quantized sources
             that lose anything; off quantizes them as if they were floats (default: best)
-        input_scale: str: nvfp4, quantize: scales of activations, which W4A4 kernels need. keep those of the source; none;
-            constant=X for every module (1.0 is an amax of 2688); neighbours: modules without one take the largest of
-            their projection in the layer; from FILE, a safetensors file with M.amax F32 [] for each module M
+        input_scale (str): nvfp4, quantize: scales of activations, which W4A4 kernels need. keep those of the source;
+            none; constant=X for every module (1.0 is an amax of 2688); neighbours: modules without one take the largest
+            of their projection in the layer; from FILE, a safetensors file with M.amax F32 [] for each module M
             (examples/input_scales) (default: nvfp4: keep; quantize: none; deepseek-v4: neighbours, and 1.0 where the
             layer has none)
-        one_input_scale_a_layer: True or False: Experts of a layer share the largest input scale, of gate and up and of
+        one_input_scale_a_layer (True or False): Experts of a layer share the largest input scale, of gate and up and of
             down, as kernels fuse them (default: False)
-        draft_experts: "keep", "cast": Routed experts of layers that predict further tokens (DeepSeek-V4's mtp): keep
+        draft_experts ("keep", "cast"): Routed experts of layers that predict further tokens (DeepSeek-V4's mtp): keep
             leaves them as they are, which SGLang reads beside NVFP4 experts; cast converts them as the others, which vLLM
             expects (default: as include and also say)
-        recipe: path: Rules in place of to: a YAML or JSON file, a name that twofour.recipes() lists, or the twofour.json
-            of an artifact; see help(twofour.recipes)
-        keep_global_scale: path: Take the global scales from this NVFP4 checkpoint (directory or file), matched by module
+        keep_global_scale (path): Take the global scales from this NVFP4 checkpoint (directory or file), matched by module
             name, and compare all codes and block scales with its own. A weight of -0 stays -0
-        strict_stats: True or False: Refuse statistics of other weights of the same model, as those of the BF16 model for
-            its quantized copy, or of weights that nothing names (default: False)
-        method: "joint", "gptq", "wanda", "rtn", "magnitude": How: joint chooses mask, scales and codes together, gptq the
-            last two without a pattern; wanda and rtn read the diagonal alone; magnitude leaves the statistics out
-            (default: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
-        sweeps: int: Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4
-            with a pattern, else 2)
-        shrink: float: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
-        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7)
-        max_loss: float: Likewise, as much as stays below this expected loss (default: any)
-        html: path: With budget or max_loss: write a page about the choice, for a browser
-        stats: path: Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
+        recipe (path): Rules in place of to: a YAML or JSON file, or a name that twofour.recipes() lists; see
+            help(twofour.recipes)
+        stats (path): Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
             examples/statistics). Block scales are chosen with them (default: none: each weight for itself)
-        budget: float: Prune this share of the bytes, 0 to 1, and only quantize the rest: with a pattern and stats, whose
+        strict_stats (True or False): Refuse statistics of other weights of the same model, as those of the BF16 model for
+            its quantized copy, or of weights that nothing names (default: False)
+        method ("joint", "gptq", "wanda", "rtn", "magnitude"): How: joint chooses mask, scales and codes together, gptq
+            the last two without a pattern; wanda and rtn read the diagonal alone; magnitude leaves the statistics out
+            (default: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
+        sweeps (int): Sweeps of descent once weights are chosen; a row rests once a sweep gains less than 0.5 % (0 to 64;
+            default: 4 with a pattern, else 2)
+        shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
+        scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7)
+        mask (path): prune by the masks of this file, as MaskLLM makes them: safetensors with M.mask or M, U8 or BOOL [N,
+            K], for each module M that is pruned; 1 stays (default: masks are chosen)
+        budget (float): Prune this share of the bytes, 0 to 1, and only quantize the rest: with a pattern and stats, whose
             fisher_hessian says what each costs the model. The cheapest a byte come first; what is fused stays together.
             dry_run prints the curve (default: all is pruned)
-        mask: path: prune by the masks of this file, as MaskLLM makes them: safetensors with M.mask or M, U8 or BOOL [N,
-            K], for each module M that is pruned; 1 stays (default: masks are chosen)
-        modules: str or a list of such: Modules or tensors that go: name, glob, re:regex or role (mtp, head, ...); of the
+        max_loss (float): Prune as much as stays below this expected loss, else as budget (default: any)
+        html (path): With budget or max_loss: write a page about the choice, for a browser
+        modules (str or a list of such): Modules or tensors that go: name, glob, re:regex or role (mtp, head, ...); of the
             layers the last alone
-        experts: int or path: Experts that stay in each layer: a number, with by, or a JSON file {"BLOCK": [numbers]}
-        by: path: Safetensors file with BLOCK.saliency F32 [E] for each block of experts; the largest stay, on a tie the
+        experts (int or path): Experts that stay in each layer: a number, with by, or a JSON file {"BLOCK": [numbers]}
+        by (path): Safetensors file with BLOCK.saliency F32 [E] for each block of experts; the largest stay, on a tie the
             lower number, and with groups of experts equally many of each
-        jobs: int: Number of threads (1 to 4096; default: one per processor)
-        device: "cpu", "auto": Where to compute. This command runs only on the CPU (default: auto)
-        progress: called with phase, bytes done and bytes in all, on the calling thread: before the command, about 20
-            times a second, and after it. True stops the command. An exception of it comes out after the command has
-            tidied up.
+        jobs (int): Number of threads (1 to 4096; default: one per processor)
+        device ("cpu", "auto"): Where to compute. This command runs only on the CPU (default: auto)
+        progress (function): called with phase, bytes done and bytes in all, on the calling thread: before the command,
+            about 20 times a second, and after it. The first phase is "starting", of 0 bytes in all; each later one has
+            its own. True stops the command. An exception of it comes out after the command has tidied up.
+            tools/python/README.md shows it with tqdm.
 
     Returns:
         A documents.Plan, the document `plan` of tools/JSON.md:
@@ -1850,10 +1864,10 @@ def plan(
         include=include, exclude=exclude, also=also, max_shard_size=max_shard_size, follow_links=follow_links,
         without_config=without_config, zero_points=zero_points, fold=fold, granularity=granularity, block=block,
         scale_dtype=scale_dtype, odd_blocks=odd_blocks, arithmetic=arithmetic, exact=exact, input_scale=input_scale,
-        one_input_scale_a_layer=one_input_scale_a_layer, draft_experts=draft_experts, recipe=recipe,
-        keep_global_scale=keep_global_scale, strict_stats=strict_stats, method=method, sweeps=sweeps, shrink=shrink,
-        scale_search=scale_search, max_loss=max_loss, html=html, stats=stats, budget=budget, mask=mask,
-        modules=modules, experts=experts, by=by, jobs=jobs, device=device,
+        one_input_scale_a_layer=one_input_scale_a_layer, draft_experts=draft_experts,
+        keep_global_scale=keep_global_scale, recipe=recipe, stats=stats, strict_stats=strict_stats, method=method,
+        sweeps=sweeps, shrink=shrink, scale_search=scale_search, mask=mask, budget=budget, max_loss=max_loss,
+        html=html, modules=modules, experts=experts, by=by, jobs=jobs, device=device,
     ))  # fmt: skip
 
 
@@ -1870,12 +1884,13 @@ def merge(
     Example: twofour.merge("artifact")
 
     Args:
-        artifact: path: Directory that the tasks of a plan wrote
-        jobs: int: Number of threads (1 to 4096; default: one per processor)
-        device: "cpu", "auto": Where to compute. This command runs only on the CPU (default: auto)
-        progress: called with phase, bytes done and bytes in all, on the calling thread: before the command, about 20
-            times a second, and after it. True stops the command. An exception of it comes out after the command has
-            tidied up.
+        artifact (path): Directory that the tasks of a plan wrote
+        jobs (int): Number of threads (1 to 4096; default: one per processor)
+        device ("cpu", "auto"): Where to compute. This command runs only on the CPU (default: auto)
+        progress (function): called with phase, bytes done and bytes in all, on the calling thread: before the command,
+            about 20 times a second, and after it. The first phase is "starting", of 0 bytes in all; each later one has
+            its own. True stops the command. An exception of it comes out after the command has tidied up.
+            tools/python/README.md shows it with tqdm.
 
     Returns:
         A documents.Convert, the document `convert` of tools/JSON.md:
@@ -1934,33 +1949,34 @@ def synth(
     Example: twofour.synth("checkpoint", shape="qwen3-next", layers=1, experts=16)
 
     Args:
-        destination: path: Directory to write; absent or empty
-        shape: "tiny", "qwen3-next", "qwen3-moe", "deepseek-v4", "mixtral", "llama", "qwen3.8-flash-next",
+        destination (path): Directory to write; absent or empty
+        shape ("tiny", "qwen3-next", "qwen3-moe", "deepseek-v4", "mixtral", "llama", "qwen3.8-flash-next",
             "qwen3.6-35b-a3b", "qwen3.8-2.4t-a95b", "qwen3.8-27b", "deepseek-v3", "kimi-k2-thinking", "glm-5.2",
             "glm-5.3", "nemotron-3-super", "nemotron-3-ultra", "nemotron-3.5-lightning", "minimax-m3", "kimi-k3",
-            "ling-3.0-flash", "gpt-oss": Model whose names and shapes to take
-        layers: int: Layers (1 to 1000; default: the model's)
-        experts: int: Experts of a layer, at least as many as the router picks for a token: tiny 2, qwen3-next 10,
+            "ling-3.0-flash", "gpt-oss"): Model whose names and shapes to take
+        layers (int): Layers (1 to 1000; default: the model's)
+        experts (int): Experts of a layer, at least as many as the router picks for a token: tiny 2, qwen3-next 10,
             qwen3-moe 8, deepseek-v4 6, mixtral 2, qwen3.8-flash-next 10, qwen3.6-35b-a3b 8, qwen3.8-2.4t-a95b 10,
             deepseek-v3 8, kimi-k2-thinking 8, glm-5.2 8, glm-5.3 8, nemotron-3-super 22, nemotron-3-ultra 22,
             nemotron-3.5-lightning 6, minimax-m3 4, kimi-k3 16, ling-3.0-flash 8, gpt-oss 4 (1 to 10000; default: the
             model's)
-        dialect: "modelopt", "compressed-tensors", "awq", "gptq", "nvidia", "llm-compressor", "unsloth", "released",
-            "base", "nvidia-mixed", "quark", "w4a8", "redhat": How NVFP4 is stored, or whose publication of a model it is;
-            released: its maker's (default: the shape's first of these)
-        small: True or False: Divide every size, so that a checkpoint takes megabytes; config.json has the same numbers
+        dialect ("modelopt", "compressed-tensors", "awq", "gptq", "nvidia", "llm-compressor", "unsloth", "released",
+            "base", "nvidia-mixed", "quark", "w4a8", "redhat"): How NVFP4 is stored, or whose publication of a model it
+            is; released: its maker's (default: the shape's first of these)
+        small (True or False): Divide every size, so that a checkpoint takes megabytes; config.json has the same numbers
             (default: False)
-        vocab: int: Rows of the embedding (1 to 10000000; default: 1024)
-        seed: int: Seed of the weights (default: 0)
-        headers_only: True or False: Write files of full size with holes instead of weights, to try commands that read
+        vocab (int): Rows of the embedding (1 to 10000000; default: 1024)
+        seed (int): Seed of the weights (default: 0)
+        headers_only (True or False): Write files of full size with holes instead of weights, to try commands that read
             only headers (default: False)
-        dry_run: True or False: Show what would be written, write nothing (default: False)
-        max_shard_size: int or str: Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
-        jobs: int: Number of threads (1 to 4096; default: one per processor)
-        device: "cpu", "auto": Where to compute. This command runs only on the CPU (default: auto)
-        progress: called with phase, bytes done and bytes in all, on the calling thread: before the command, about 20
-            times a second, and after it. True stops the command. An exception of it comes out after the command has
-            tidied up.
+        dry_run (True or False): Show what would be written, write nothing (default: False)
+        max_shard_size (int or str): Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
+        jobs (int): Number of threads (1 to 4096; default: one per processor)
+        device ("cpu", "auto"): Where to compute. This command runs only on the CPU (default: auto)
+        progress (function): called with phase, bytes done and bytes in all, on the calling thread: before the command,
+            about 20 times a second, and after it. The first phase is "starting", of 0 bytes in all; each later one has
+            its own. True stops the command. An exception of it comes out after the command has tidied up.
+            tools/python/README.md shows it with tqdm.
 
     Returns:
         A documents.Synth, the document `synth` of tools/JSON.md:

@@ -9,6 +9,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, Union, cast
 
 from ._arrays import is_on_cuda
+from ._commands import check_progress
 from ._errors import ArgumentError, Interrupted
 from ._library import device_number, device_text
 from ._owner import Owner, counted
@@ -143,6 +144,7 @@ class Model(Owner):
         """
         if operator.index(count) < 0:
             raise ArgumentError(f"count: expected 0 tokens or more, found {count}")
+        check_progress(progress)
         given = self.tokenizer.encode(tokens) if isinstance(tokens, str) else tokens
         made = list[int]()
         with self.sequence() as sequence:
@@ -150,7 +152,7 @@ class Model(Owner):
             while len(made) < count:
                 made.append(int(logits.argmax()))
                 if progress is not None and progress("generating", len(made), count):
-                    raise Interrupted(f"interrupted behind {len(made)} of {count} tokens")
+                    raise Interrupted(f"generate: interrupted after {len(made)} of {count} tokens: progress returned True")
                 if len(made) < count:
                     logits = sequence.append(made[-1:])
         return made

@@ -307,6 +307,7 @@ class Validate(TypedDict):
         device_layers: layers run on a CUDA device, as the next
         device_layer_coverage
         sample: where layers are run
+        mends: with `source`, of what repair wrote
         differences
         notes
     """
@@ -328,6 +329,7 @@ class Validate(TypedDict):
     device_layers: NotRequired[list[DeviceLayer]]
     device_layer_coverage: NotRequired[Coverage]
     sample: NotRequired[Sample]
+    mends: NotRequired[list[ProvenMend]]
     differences: list[Finding]
     notes: list[Finding]
 
@@ -1091,6 +1093,24 @@ class Sample(TypedDict):
     tokens: int
     experts: Optional[int]
     layers: Optional[int]
+
+
+class ProvenMend(TypedDict):
+    """A part of documents: `proven mend`.
+
+    Keys:
+        mend
+        tensors: tensors that it made, changed or took
+        dropped: FILE: NAME in the source
+        settings: FILE: KEY
+        files: other files that it wrote or removed
+    """
+
+    mend: str
+    tensors: list[str]
+    dropped: list[str]
+    settings: list[str]
+    files: list[str]
 
 
 class OtherModel(TypedDict):

@@ -337,7 +337,7 @@ TEST_CASE("a checkpoint with nothing to convert is refused") {
   CHECK(contains(refusal(plain),
                  "expected NVFP4 modules, or experts or MLPs to quantize, found none among 1 tensors"));
   add_modelopt(plain, "model.layers.0.self_attn.o_proj", random_matrix(16, 16, 1));
-  CHECK(contains(refusal(plain), "expected NVFP4 experts or MLPs to convert, found none in 1 NVFP4 modules"));
+  CHECK(contains(refusal(plain), "expected NVFP4 experts or MLPs to convert, found none in 1 NVFP4 module"));
 }
 
 TEST_CASE("experts without gate are refused by the layout that interleaves gate and up, and by no other") {

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+
 #include "tests/support/environment.h"
 #include "tests/support/http_server.h"
 #include "tests/support/message.h"
@@ -85,6 +87,29 @@ TEST_CASE("a transfer that breaks goes on as long as each attempt brings bytes, 
     return cut_behind(answer_range(request, contents), is_first ? 300 : 0);
   });
   contains(message_of([&] { stops.read(0, 1000, 1000); }), "in 3 attempts; try again later");
+}
+
+TEST_CASE("a server that trickles is asked a bounded number of times, and the message says so") {
+  const std::string contents(100000, 'x');
+  std::atomic<int> asked{0};
+  const Server trickles([&](const ServerRequest& request) {
+    ++asked;
+    return cut_behind(answer_range(request, contents), 10);
+  });
+  const std::string message = message_of([&] { trickles.read(0, contents.size(), contents.size()); });
+  contains(
+      message,
+      "file: expected its content, found a server that sends it in pieces of fewer than 65536 bytes and then "
+      "fails, 12 times in a row (the last time: ");
+  contains(message, "; try again later");
+  CHECK(asked == 12);
+  // A long answer among short ones counts anew.
+  asked = 0;
+  const std::string more(30 * 65536, 'y');
+  const Server recovers([&](const ServerRequest& request) {
+    return cut_behind(answer_range(request, more), ++asked % 8 == 0 ? 4 * 65536 : 10);
+  });
+  CHECK(recovers.read(0, more.size(), more.size()) == more);
 }
 
 TEST_CASE("of a server that ignores ranges the first 16 MiB are dropped, and not more") {

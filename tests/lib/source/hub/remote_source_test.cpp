@@ -191,6 +191,21 @@ TEST_CASE("failures that pass are repeated from the byte where they came, others
   }
 }
 
+TEST_CASE("a hub whose storage trickles ends with a message that says so") {
+  HubFixture f;
+  f.fail(1000, at_storage, [](const ServerAnswer& usual) {
+    ServerAnswer answer = usual;
+    answer.announced = answer.body.size();
+    answer.body.resize(4);
+    answer.closes = true;
+    return answer;
+  });
+  const std::string message = message_of_opening();
+  contains(message, "model-0000");
+  contains(message,
+           "found a server that sends it in pieces of fewer than 65536 bytes and then fails, 12 times");
+}
+
 TEST_CASE("a server that asks to wait too long is an error") {
   HubFixture f;
   f.fail(1000, any, [](const ServerAnswer&) { return with_status(429, "Retry-After: 3600"); });
