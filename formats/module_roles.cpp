@@ -87,10 +87,13 @@ std::optional<ModuleRole> role_in_layer(std::string_view module) {
 
 }  // namespace
 
+bool is_in_tower(std::string_view name) {
+  return std::any_of(std::begin(kOtherInputs), std::end(kOtherInputs),
+                     [&](std::string_view part) { return has_part(name, part); });
+}
+
 std::optional<ModuleRole> module_role(std::string_view module, int64_t layers) {
-  if (std::any_of(std::begin(kOtherInputs), std::end(kOtherInputs),
-                  [&](std::string_view part) { return has_part(module, part); }))
-    return std::nullopt;
+  if (is_in_tower(module)) return std::nullopt;
   // All modules of a draft are kMtp, whatever their role within its layer.
   return kRoles[0].fits(module) || layer_of(module) >= layers ? kMtp : role_in_layer(module);
 }
@@ -129,6 +132,8 @@ bool is_router(std::string_view module) {
 }
 
 bool is_shared_expert_gate(std::string_view module) { return leaf_of(module) == "shared_expert_gate"; }
+
+bool is_embedding(std::string_view module) { return role_in_layer(module) == kEmbeddings; }
 
 bool is_router_part(std::string_view part) { return is_one_of(kRouterParts, part); }
 

@@ -50,6 +50,10 @@ bool is_router_part(std::string_view part);
 bool is_head(std::string_view module);
 /// True if a linear is the head of the model itself, not of a draft.
 bool is_model_head(std::string_view module);
+/// True if a module turns tokens into vectors: "embed_tokens", "wte".
+bool is_embedding(std::string_view module);
+/// True if a module or tensor belongs to a part of a model that reads images or sound.
+bool is_in_tower(std::string_view name);
 /// True if a module is below a module named "mtp", as the drafts of DeepSeek-V4 and Qwen are.
 bool is_in_mtp(std::string_view module);
 /// True if a name contains a word that drafts have in their names.

@@ -535,10 +535,13 @@ TEST_CASE("codes that keep their bytes are examined where a new configuration de
 
 TEST_CASE("what lies beside floats and is on no list is refused, as is an adapter that is not merged") {
   Formats formats;
-  for (const char* suffix : {".input_smooth", ".perm", ".R", ".hra_u", ".shira_weight", ".base_layer.weight",
-                             ".modules_to_save.default.weight", ".lora_A.default.weight"}) {
+  for (const char* suffix :
+       {".input_smooth", ".perm", ".R", ".hra_u", ".shira_weight", ".base_layer.weight",
+        ".modules_to_save.default.weight", ".lora_A.default.weight", ".trans.matrix",
+        "embed_tokens.lora_embedding_A", "embed_tokens.token_adapter.trainable_tokens_delta"}) {
     CAPTURE(suffix);
-    const std::string name = std::string(kLinear) + suffix;
+    const std::string name =
+        suffix[0] == '.' ? std::string(kLinear) + suffix : std::string("model.") + suffix;
     const std::string source =
         formats.changed("model", [&](Tensors& tensors) { tensors.push_back(tensor_named(name)); });
     for (const auto& [command, words] : formats.commands(source)) {
@@ -556,6 +559,24 @@ TEST_CASE("what lies beside floats and is on no list is refused, as is an adapte
     const Outcome outcome = run_program(formats.commands(source)[command].second);
     CHECK(outcome.code == 2);
     CHECK_MESSAGE(contains(outcome.err, "adapter_config.json: peft_type: expected no adapter"), outcome.err);
+  }
+}
+
+TEST_CASE("eval refuses floats of the model that nothing reads") {
+  Formats formats;
+  for (const char* name :
+       {"model.embed_norm.weight", "model.layers.0.layer_scalar", "model.ngram.weight",
+        "model.layers.0.mlp.act_fn.weight", "model.layers.0.mlp.expert_perm", "model.layers.0.self_attn.lora",
+        "final_logits_bias", "model.layers.0.self_attn.rotary_emb.inv_freq", "model.visual.norm.weight",
+        "model.layers.0.self_attn.k_scale", "mtp.norm.weight"}) {
+    CAPTURE(name);
+    const std::string source =
+        formats.changed("model", [&](Tensors& tensors) { tensors.push_back(tensor_named(name)); });
+    const Outcome outcome = run_program(formats.commands(source)[10].second);
+    const bool changes_nothing = contains(name, "inv_freq") || contains(name, "visual") ||
+                                 contains(name, "k_scale") || contains(name, "mtp");
+    CHECK(outcome.code == (changes_nothing ? 0 : 2));
+    if (!changes_nothing) CHECK_MESSAGE(contains(outcome.err, name), outcome.err);
   }
 }
 

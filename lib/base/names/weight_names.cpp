@@ -175,6 +175,14 @@ std::optional<WeightName> weight_name(const TensorInfo& t) {
   return rank == 3 && is_stack_name(t.name) ? std::optional(WeightName{t.name, "", true}) : std::nullopt;
 }
 
+Neighbours tensors_below(std::span<const TensorInfo> tensors, std::string_view prefix, size_t first) {
+  const auto begin = std::ranges::lower_bound(tensors, prefix, {},
+                                              [](const TensorInfo& t) { return std::string_view(t.name); });
+  const auto end =
+      std::find_if_not(begin, tensors.end(), [&](const TensorInfo& t) { return t.name.starts_with(prefix); });
+  return {first + static_cast<size_t>(begin - tensors.begin()), {begin, end}};
+}
+
 Neighbours find_neighbours(std::span<const TensorInfo> tensors, size_t i, std::string_view prefix) {
   const auto has = [&](const TensorInfo& t) { return t.name.starts_with(prefix); };
   // Steps double until they leave the neighbours.

@@ -28,6 +28,9 @@ struct Neighbours {
   std::span<const TensorInfo> tensors;
 };
 Neighbours find_neighbours(std::span<const TensorInfo> tensors, size_t i, std::string_view prefix);
+/// The tensors whose names begin with `prefix`, and the position of the first of them, to which `first` is
+/// added. `tensors` must be sorted by name.
+Neighbours tensors_below(std::span<const TensorInfo> tensors, std::string_view prefix, size_t first = 0);
 /// The position of the weights of a linear, in any format. `tensors` must be sorted by name.
 std::optional<size_t> find_weight(std::span<const TensorInfo> tensors, const std::string& linear);
 

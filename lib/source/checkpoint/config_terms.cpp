@@ -39,8 +39,10 @@ bool asks_nothing(const Json& value) {
   return value.is_null() || value == false || value == 0;
 }
 
-bool is_transform_key(const std::string& key) {
-  return has_any(lower(key), {"transform_config", "rotate", "rotation", "hadamard", "spinquant", "quarot"});
+/// True for a key or a word of a setting that names a transform of weights.
+bool names_transform(const std::string& text) {
+  return has_any(lower(text), {"transform_config", "rotate", "rotation", "hadamard", "spinquant", "quarot",
+                               "flatquant", "quip"});
 }
 
 /// True for the keys of Quark's lists of steps before and during quantization.
@@ -179,7 +181,7 @@ class Search {
       const std::string place = key.empty() ? name : fmt::format("{}.{}", key, name);
       if (is_algorithm_key(name)) {
         look_at_steps(file, place, inner);
-      } else if (is_transform_key(name)) {
+      } else if (names_transform(name) || (inner.is_string() && names_transform(inner.get<std::string>()))) {
         add_transform(file, place, inner);
       } else if (name == "quant_algo") {
         look_at_algorithm(file, place, lookups::algorithm_of(value));

@@ -9,6 +9,7 @@
 
 #include "formats/error.h"
 #include "formats/module_parts.h"
+#include "formats/module_roles.h"
 #include "formats/naming.h"
 #include "formats/weight_dialect.h"
 #include "lib/base/names/weight_names.h"
@@ -114,10 +115,9 @@ class Terms {
   }
 
   void note_files() {
-    if (!access_.file) return;
-    for (size_t i = 0; i < access_.tensors.size(); ++i) {
-      const Shard* shard = &access_.file(i);
-      if (!shard->described.empty()) described_.insert(shard);
+    for (size_t i = 0; access_.file && i < access_.tensors.size(); ++i) {
+      const Shard& shard = access_.file(i);
+      if (!shard.described.empty()) described_.insert(&shard);
     }
   }
 
@@ -191,13 +191,9 @@ class Terms {
 
   /// True for an embedding whose pieces share a scale beside them.
   bool is_of_table(std::string_view module) const {
-    const std::string prefix = std::string(module) + ".";
-    const auto at = std::lower_bound(access_.tensors.begin(), access_.tensors.end(), prefix,
-                                     [](const TensorInfo& t, const std::string& p) { return t.name < p; });
-    for (auto t = at; t != access_.tensors.end() && t->name.starts_with(prefix); ++t) {
-      if (table_of_piece(module_of(t->name)) == module) return true;
-    }
-    return false;
+    return std::ranges::any_of(
+        tensors_below(access_.tensors, std::string(module) + ".").tensors,
+        [&](const TensorInfo& t) { return table_of_piece(module_of(t.name)) == module; });
   }
 
   void add_incomplete(size_t i, const PartName& name) {
@@ -242,14 +238,11 @@ class Terms {
   void add_beside(size_t i, const WeightName& codes) {
     const Neighbours beside = find_neighbours(access_.tensors, i, codes.linear);
     const std::vector<std::string_view> scales = scales_of(beside.tensors, codes, tensor(i).dtype);
-    for (const char* separator : {".", "_"}) {
-      if (*separator == '_' && !codes.is_stack) continue;
-      const std::string below = codes.linear + separator;
-      auto at = std::lower_bound(beside.tensors.begin(), beside.tensors.end(), below,
-                                 [](const TensorInfo& t, const std::string& p) { return t.name < p; });
-      for (; at != beside.tensors.end() && at->name.starts_with(below); ++at)
-        add_unknown(i, codes, scales, beside.first + static_cast<size_t>(at - beside.tensors.begin()),
-                    below.size());
+    for (const char separator : std::string_view(codes.is_stack ? "._" : ".")) {
+      const std::string prefix = codes.linear + separator;
+      const Neighbours below = tensors_below(beside.tensors, prefix, beside.first);
+      for (size_t other = below.first; other < below.first + below.tensors.size(); ++other)
+        add_unknown(i, codes, scales, other, prefix.size());
     }
   }
   void add_unknown(size_t i, const WeightName& codes, std::span<const std::string_view> scales, size_t other,
@@ -268,19 +261,19 @@ class Terms {
   /// list.
   void add_beside_floats(size_t i) {
     const auto weights = weight_name(tensor(i));
-    if (!weights || !(weights->is_stack || is_linear_name(weights->linear))) return;
-    if (is_router(weights->linear)) return;  // families scale and correct its results by tensors of their own
-    const std::string_view separators = weights->is_stack ? "._" : ".";
-    for (const char separator : separators) {
-      const std::string below = weights->linear + separator;
-      auto at = std::lower_bound(access_.tensors.begin(), access_.tensors.end(), below,
-                                 [](const TensorInfo& t, const std::string& p) { return t.name < p; });
-      for (; at != access_.tensors.end() && at->name.starts_with(below); ++at) {
-        const std::string_view name = std::string_view(at->name).substr(below.size());
-        const auto other = static_cast<size_t>(at - access_.tensors.begin());
-        if (other != i && name.find('.') == name.npos && find_module_part(name).kind == PartKind::kUnknown)
-          add(other, i, weights->linear, "weight-term",
-              text_of_term(weights->linear, "which no reader of weights knows"));
+    if (!weights) return;
+    const std::string& linear = weights->linear;
+    const bool is_table = is_embedding(linear);
+    if (!weights->is_stack && !is_table && !is_linear_name(linear)) return;
+    if (is_router(linear)) return;  // families scale and correct its results by tensors of their own
+    for (const char separator : std::string_view(weights->is_stack ? "._" : ".")) {
+      const Neighbours below = tensors_below(access_.tensors, linear + separator);
+      for (size_t other = below.first; other < below.first + below.tensors.size(); ++other) {
+        const std::string_view name = std::string_view(tensor(other).name).substr(linear.size() + 1);
+        const bool is_known = other == i || find_module_part(name).kind != PartKind::kUnknown ||
+                              (is_table && !table_of_piece(module_of(tensor(other).name)).empty());
+        if (!is_known)
+          add(other, i, linear, "weight-term", text_of_term(linear, "which no reader of weights knows"));
       }
     }
   }
@@ -301,13 +294,11 @@ class Terms {
       add(*own, i, piece, "weight-term",
           text_of_term(piece, "a scale beside the scale that all pieces share"));
     if (!tables_.emplace(table).second) return;
-    auto at = std::lower_bound(access_.tensors.begin(), access_.tensors.end(), below,
-                               [](const TensorInfo& t, const std::string& p) { return t.name < p; });
-    for (; at != access_.tensors.end() && at->name.starts_with(below); ++at) {
-      const std::string_view name = std::string_view(at->name).substr(below.size());
+    const Neighbours all = tensors_below(access_.tensors, below);
+    for (size_t other = all.first; other < all.first + all.tensors.size(); ++other) {
+      const std::string_view name = std::string_view(tensor(other).name).substr(below.size());
       const bool is_parameter = name.ends_with("weight") || name.ends_with("bias");
-      if (is_parameter || !table_of_piece(at->name.substr(0, at->name.rfind('.'))).empty()) continue;
-      const auto other = static_cast<size_t>(at - access_.tensors.begin());
+      if (is_parameter || !table_of_piece(module_of(tensor(other).name)).empty()) continue;
       const ModulePart& part = find_module_part(name);
       const bool is_term =
           part.kind == PartKind::kTerm && part.needs_codes && !changes_nothing(access_, other, part.harmless);

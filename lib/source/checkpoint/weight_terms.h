@@ -52,7 +52,9 @@ struct WeightTerm {
 ///   * a tensor with a name from the list whose linear is missing: below experts that each have their own,
 ///     under another prefix, or in an adapter's file;
 ///   * a tensor beside codes whose name is not on the list, even if its name goes on behind further dots;
-///   * a tensor beside the floats of a linear whose name is not on the list and has no further dots;
+///   * a tensor beside the floats of a linear, of a stack or of an embedding whose name is not on the list,
+///   even
+///     if its name goes on behind further dots;
 ///   * scales of another dialect beside codes that have their own scales;
 ///   * scales, shapes and zero points without codes;
 ///   * experts stored as one matrix [E * N, K];

@@ -8,6 +8,9 @@
 #include <utility>
 
 #include "formats/error.h"
+#include "formats/module_parts.h"
+#include "formats/module_roles.h"
+#include "formats/naming.h"
 #include "kernels/device/check.h"
 #include "kernels/device/isa.h"
 #include "kernels/floats/float_multiply.h"
@@ -49,6 +52,14 @@ void refuse_more_layers(const Checkpoint& checkpoint, std::string_view below, in
   throw Error(fmt::format("{}: num_hidden_layers: expected {} (tensors of {}{}), found {}",
                           (checkpoint.path() / "config.json").string(), *beyond.rbegin() + 1, below,
                           *beyond.rbegin(), layers));
+}
+
+/// True if a tensor cannot change what a model computes without being read: scales and state beside codes,
+/// scales of a KV cache, and buffers that follow from config.json.
+bool is_derived(std::string_view name) {
+  if (leaf_of(name) == "inv_freq" || leaf_of(name) == "original_inv_freq") return true;
+  const auto part = parse_part_name(name);
+  return part && part->part->name != "weight" && !part->part->name.ends_with("bias");
 }
 
 }  // namespace
@@ -216,14 +227,15 @@ void ModelWeights::refuse_unused(int64_t layers) const {
     const int64_t layer = layer_of(m.name, below);
     if (layer >= 0 && layer < layers && !used_modules_.contains(&m)) refuse(checkpoint_.where(m.weight));
   }
-  for (const std::string& bias : {head_name_ + ".bias", prefix_ + "norm.bias"}) {
-    if (const auto tensor = checkpoint_.find(bias)) refuse(checkpoint_.where(*tensor));
-  }
+  std::set<size_t> used = used_;
+  for (const Linear* m : used_modules_) used.insert(m->weight);
   for (size_t i = 0; i < checkpoint_.tensors().size(); ++i) {
-    const std::string& name = checkpoint_.tensors()[i].name;
-    const int64_t layer = layer_of(name, below);
-    const bool counts = name.ends_with("norm.weight") || name.ends_with("bias") || name.ends_with("sinks");
-    if (counts && layer >= 0 && layer < layers && !used_.contains(i)) refuse(checkpoint_.where(i));
+    const TensorInfo& t = checkpoint_.tensors()[i];
+    const bool is_of_model = t.name.starts_with(prefix_) || t.name.starts_with(head_name_ + ".") ||
+                             t.name.find('.') == t.name.npos;
+    const bool is_of_other = is_in_tower(t.name) || names_draft(t.name) || layer_of(t.name, below) >= layers;
+    if (is_float(t.dtype) && is_of_model && !is_of_other && !used.contains(i) && !is_derived(t.name))
+      refuse(checkpoint_.where(i));
   }
 }
 
