@@ -22,6 +22,10 @@ TEST_CASE("logits on the device are those of transformers, for a prefill and for
     const DecoderGolden golden = read_decoder_golden(golden_folder(), name);
     write_decoder_checkpoint(golden, scratch / "model");
     Decoder decoder = Decoder::open(scratch / "model");
+    if (!decoder.shape().runs_on_cuda()) {
+      CHECK_THROWS_WITH(decoder.use_cuda(), doctest::Contains("expected a family that runs on CUDA"));
+      continue;
+    }
     decoder.use_cuda();
     DecoderSequence whole(decoder);
     const double prefill = worst_error(golden, whole.append(golden.tokens, true));
