@@ -6,8 +6,8 @@ namespace twofour::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-/// The number of heads of a query in a block, and of keys that it takes at a time.
-constexpr int kHeads = 4, kKeys = 64;
+/// The number of keys that a block takes at a time.
+constexpr int kKeys = 64;
 /// The number of rows in one launch.
 constexpr int64_t kMostRows = 65535;
 
@@ -40,6 +40,7 @@ struct RunningSoftmax {
 
   /// Turns the scores of `count` keys, `kHeads` floats apart, into weights. Returns the factor of what was
   /// summed before.
+  template <int kHeads>
   __device__ __forceinline__ float add(float* scores, int count) {
     static_assert(kKeys == 64);
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -55,16 +56,16 @@ struct RunningSoftmax {
   }
 };
 
-/// One query of four heads in each block, over all of its keys. A warp computes scores of whole keys, and a
-/// thread has one number in 256 of all values. Rows have at most 32 * kEach numbers.
-template <int kEach>
+/// One query of a few heads in each block, over all of its keys. A warp computes scores of kAtOnce whole keys
+/// at a time, and a thread has one number in 256 of all values. Rows have at most 32 * kEach numbers.
+template <int kEach, int kHeads, int kAtOnce>
 __global__ void __launch_bounds__(kThreads)
     attend_chosen_kernel(const __grid_constant__ DeviceChosenAttention in) {
   constexpr int kSize = kEach * 32, kTurns = (kSize + kThreads - 1) / kThreads;
   __shared__ const float* keys[kKeys];
-  __shared__ float4 scores[kKeys];  // of a key for each head; later its weights
+  __shared__ __align__(16) float scores[kKeys][kHeads];  // of a key for each head; later its weights
   __shared__ float factors[kHeads], sums[kHeads], mixed[kHeads][kSize];
-  static_assert(kHeads == 4 && kHeads <= kWarps && kKeys <= kThreads);
+  static_assert(kHeads <= kWarps && kKeys <= kThreads);
   release_successor();
   wait_for_predecessor();
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
@@ -91,25 +92,35 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
 
     // Scores
-    for (int key = warp; key < count; key += kWarps) {
-      const float* row = keys[key];
-      float products[kHeads] = {};
+    for (int key = warp * kAtOnce; key < count; key += kWarps * kAtOnce) {
+      const float* rows[kAtOnce];
+      float products[kAtOnce][kHeads] = {};
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) rows[j] = keys[min(key + j, count - 1)];
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         const int column = lane + 32 * i;
-        const float k = column < size ? row[column] : 0.0f;
 #pragma unroll
-        for (int h = 0; h < kHeads; ++h) products[h] += q[h][i] * k;
+        for (int j = 0; j < kAtOnce; ++j) {
+          const float k = column < size ? rows[j][column] : 0.0f;
+#pragma unroll
+          for (int h = 0; h < kHeads; ++h) products[j][h] += q[h][i] * k;
+        }
       }
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h) products[h] = sum_of_warp(products[h]);
-      if (lane == 0) scores[key] = make_float4(products[0], products[1], products[2], products[3]);
+      for (int j = 0; j < kAtOnce; ++j) {
+#pragma unroll
+        for (int h = 0; h < kHeads; ++h) {
+          const float product = sum_of_warp(products[j][h]);
+          if (lane == 0 && key + j < count) scores[key + j][h] = product;
+        }
+      }
     }
     __syncthreads();
 
     // Softmax
     if (warp < kHeads) {
-      const float factor = softmax.add(reinterpret_cast<float*>(scores) + warp, count);
+      const float factor = softmax.template add<kHeads>(&scores[0][warp], count);
       if (lane == 0) factors[warp] = factor;
     }
     __syncthreads();
@@ -120,16 +131,14 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int i = 0; i < kTurns; ++i) values[h][i] *= factors[h];
     }
-#pragma unroll 4
+#pragma unroll 8
     for (int key = 0; key < count; ++key) {
-      const float4 weight = scores[key];
 #pragma unroll
       for (int i = 0; i < kTurns; ++i) {
         const int column = thread + i * kThreads;
-        if (column >= size) continue;
-        const float v = keys[key][column];
-        values[0][i] += weight.x * v, values[1][i] += weight.y * v;
-        values[2][i] += weight.z * v, values[3][i] += weight.w * v;
+        const float v = column < size ? keys[key][column] : 0.0f;
+#pragma unroll
+        for (int h = 0; h < kHeads; ++h) values[h][i] += scores[key][h] * v;
       }
     }
     __syncthreads();
@@ -158,11 +167,19 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <int kEach>
+template <int kEach, int kHeads, int kAtOnce>
 void start_attend_chosen(const DeviceChosenAttention& in, Stream stream) {
   const dim3 grid(static_cast<unsigned>((in.heads + kHeads - 1) / kHeads),
                   static_cast<unsigned>(in.tokens.m));
-  launch("attention to entries", stream, {grid, kThreads, 0, 1, true}, attend_chosen_kernel<kEach>, in);
+  launch("attention to entries", stream, {grid, kThreads, 0, 1, true},
+         attend_chosen_kernel<kEach, kHeads, kAtOnce>, in);
+}
+
+/// A single query has few blocks, so these have fewer heads and more keys on their way.
+template <int kEach>
+void start_attend_chosen(const DeviceChosenAttention& in, Stream stream) {
+  in.tokens.m == 1 ? start_attend_chosen<kEach, 2, 4>(in, stream)
+                   : start_attend_chosen<kEach, 4, 1>(in, stream);
 }
 
 }  // namespace

@@ -55,7 +55,10 @@ __global__ void __launch_bounds__(kScoreThreads) score_kernel(const __grid_const
         }
       }
 #pragma unroll
-      for (int e = 0; e < kEntries; ++e) scores[e] += weights[head] * fmaxf(products[e], 0.0f);
+      for (int e = 0; e < kEntries; ++e) {
+        // A product that is no number stays none.
+        scores[e] += weights[head] * (products[e] < 0 ? 0.0f : products[e]);
+      }
     }
 #pragma unroll
     for (int e = 0; e < kEntries; ++e) {

@@ -36,13 +36,16 @@ struct RowTurn {
   bool is_spread = false;  ///< multiplied by the Hadamard matrix in Sylvester's order, times size^-1/2
 };
 
-/// Turns heads in place: x [m, heads, size], whose rows are `stride` floats apart.
+/// Turns heads in place: x [m, heads, size], whose rows are `stride` floats apart. The only row of a single
+/// token is kept at once in kept [kept_count, size], at its position modulo kept_count; `kept` may be null.
 struct TurnedRows {
   TokenSpan tokens;
   RowTurn turn;
   int64_t heads = 0, size = 0;
   float* x = nullptr;
   int64_t stride = 0;
+  float* kept = nullptr;
+  int64_t kept_count = 0;
 };
 void turn_rows(const TurnedRows& rows, Stream stream);
 
@@ -54,7 +57,7 @@ struct KeptRows {
   float* kept = nullptr;  ///< [count, size]; null if all tokens are in the call, and nothing is kept
   int64_t count = 0, size = 0;
 };
-/// Keeps the rows of the last tokens.
+/// Keeps the rows of the last tokens. turn_rows() and make_entries() do this themselves for a single token.
 void keep_rows(const TokenSpan& tokens, const KeptRows& rows, Stream stream);
 
 /// Makes the entries that tokens complete, like cpu::compress(), and turns each by the position of its first
@@ -74,7 +77,7 @@ struct EntryMakers {
   TokenSpan tokens;
   int64_t ratio = 0;
   bool overlaps = false;
-  KeptRows rows;  ///< count is ratio, or 2 * ratio with overlap
+  KeptRows rows;  ///< count is ratio, or 2 * ratio with overlap; the row of a single token is kept at once
   EntryMaker makers[2];
   int count = 0;
 };

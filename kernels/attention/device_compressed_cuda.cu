@@ -63,8 +63,14 @@ __global__ void __launch_bounds__(kThreads) turn_kernel(const __grid_constant__ 
   float* x = t.x + blockIdx.y * t.stride + blockIdx.x * t.size;
   for (int i = static_cast<int>(threadIdx.x); i < size; i += kThreads) row[i] = x[i];
   __syncthreads();
-  turn_row(t.turn, row, size, begin_of(t.tokens) + blockIdx.y);
-  for (int i = static_cast<int>(threadIdx.x); i < size; i += kThreads) x[i] = row[i];
+  const int64_t position = begin_of(t.tokens) + blockIdx.y;
+  turn_row(t.turn, row, size, position);
+  // The token whose row this replaces is before the window.
+  float* kept = t.kept != nullptr && t.tokens.m == 1 ? t.kept + position % t.kept_count * t.size : nullptr;
+  for (int i = static_cast<int>(threadIdx.x); i < size; i += kThreads) {
+    x[i] = row[i];
+    if (kept != nullptr) kept[i] = row[i];
+  }
 }
 
 /// One of the last tokens in each block.
@@ -89,6 +95,11 @@ __global__ void __launch_bounds__(kThreads) entries_kernel(const __grid_constant
   const int width = static_cast<int>(maker.width);
   const int64_t columns = EntryMaker::columns(maker.width, e.overlaps);
   const int64_t begin = begin_of(e.tokens), entry = begin / e.ratio + blockIdx.x, own = entry * e.ratio;
+  if (e.tokens.m == 1 && e.rows.kept != nullptr) {
+    // No entry from this one on needs the token whose row this replaces.
+    float* kept = e.rows.kept + begin % e.rows.count * e.rows.size + maker.first;
+    for (int64_t i = threadIdx.x; i < 2 * columns; i += kThreads) kept[i] = e.rows.rows[maker.first + i];
+  }
   if (own + e.ratio > begin + e.tokens.m) return;  // it is not complete
   const int64_t from = e.overlaps && entry > 0 ? own - e.ratio : own;
   const auto values_of = [&](int64_t token, int channel) {
@@ -147,10 +158,9 @@ void make_entries(const EntryMakers& e, Stream stream) {
     expect(!maker.turn.is_spread || is_power_of_two(maker.width), "compressed attention", "a power of two",
            std::to_string(maker.width));
   }
-  // Where only the device knows the position, a token completes one entry at most.
-  const bool is_known = e.tokens.position == nullptr;
+  // A single token completes one entry at most, and is kept.
   const int64_t count =
-      is_known ? (e.tokens.begin + e.tokens.m) / e.ratio - e.tokens.begin / e.ratio : e.tokens.m;
+      e.tokens.m == 1 ? 1 : (e.tokens.begin + e.tokens.m) / e.ratio - e.tokens.begin / e.ratio;
   if (count == 0) return;
   const dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>(e.count));
   launch("compressed entries", stream, {grid, kThreads, 0, 1, true}, entries_kernel, e);

@@ -8,6 +8,8 @@ namespace twofour::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
+/// The number of rows that a warp multiplies at a time, and of floats that are fetched at once.
+constexpr int kRows = 4, kLine = 32;
 
 /// The number of blocks that share the products of a token. A single token has blocks for all
 /// multiprocessors.
@@ -18,18 +20,36 @@ int64_t parts_of(int64_t m) { return m < 16 ? 128 : 8; }
 __global__ void __launch_bounds__(kThreads)
     stream_products_kernel(const __grid_constant__ StreamMixer s, const float* x, int64_t rows, float* sums) {
   release_successor();
-  wait_for_predecessor();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t width = s.streams * s.hidden, parts = gridDim.x;
   const int64_t each = (width + parts - 1) / parts, first = blockIdx.x * each, end = min(width, first + each);
+  if (gridDim.y == 1) {
+    // The weights of a single token are on their way before the streams are complete.
+    for (int64_t row = warp; row < rows; row += kWarps) {
+      for (int64_t i = first + lane * kLine; i < end; i += 32 * kLine)
+        fetch_ahead(s.weight + row * width + i);
+    }
+  }
+  wait_for_predecessor();
   const float* own = x + blockIdx.y * width;
-  for (int64_t row = warp; row <= rows; row += kWarps) {
-    const float* by = row < rows ? s.weight + row * width : own;
-    float sum = 0;
-#pragma unroll 4
-    for (int64_t i = first + lane; i < end; i += 32) sum += by[i] * own[i];
-    sum = sum_of_warp(sum);
-    if (lane == 0) sums[(blockIdx.y * parts + blockIdx.x) * (rows + 1) + row] = sum;
+  for (int64_t row0 = warp; row0 <= rows; row0 += kRows * kWarps) {
+    const float* by[kRows];
+    float products[kRows] = {};
+#pragma unroll
+    for (int j = 0; j < kRows; ++j)
+      by[j] = row0 + j * kWarps < rows ? s.weight + (row0 + j * kWarps) * width : own;
+#pragma unroll 2
+    for (int64_t i = first + lane; i < end; i += 32) {
+      const float v = own[i];
+#pragma unroll
+      for (int j = 0; j < kRows; ++j) products[j] += by[j][i] * v;
+    }
+#pragma unroll
+    for (int j = 0; j < kRows; ++j) {
+      const int64_t row = row0 + j * kWarps;
+      const float sum = sum_of_warp(products[j]);
+      if (lane == 0 && row <= rows) sums[(blockIdx.y * parts + blockIdx.x) * (rows + 1) + row] = sum;
+    }
   }
 }
 
@@ -42,9 +62,33 @@ __device__ __forceinline__ void divide_by_sum(float* x, int count, int step, flo
   for (int i = 0; i < count; ++i) x[i * step] /= sum;
 }
 
+/// The sum over lanes whose numbers differ only in the bits `first` and 2 * first.
+__device__ __forceinline__ float sum_of_four(float x, int first) {
+  x += __shfl_xor_sync(~0u, x, first);
+  return x + __shfl_xor_sync(~0u, x, 2 * first);
+}
+
+/// normalize_mix() for four streams. A lane has the number in row lane / 4 and column lane % 4; the upper
+/// half of the warp does the same.
+__device__ void normalize_four(const StreamMixer& s, float* a) {
+  const int lane = static_cast<int>(threadIdx.x) % 16;
+  const auto epsilon = static_cast<float>(s.epsilon);
+  float x = a[lane], most = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+  x = expf(x - most);
+  x = x / sum_of_four(x, 1) + epsilon;
+  for (int64_t turn = 0; turn < s.iterations; ++turn) {
+    if (turn > 0) x = __fdividef(x, sum_of_four(x, 1) + epsilon);
+    x = __fdividef(x, sum_of_four(x, 4) + epsilon);
+  }
+  __syncwarp();
+  a[lane] = x;
+}
+
 /// Sinkhorn's normalization of a matrix [n, n] in shared memory, by one warp: a softmax of each row; then
 /// columns; then rows and columns by turns.
 __device__ void normalize_mix(const StreamMixer& s, float* a) {
+  if (s.streams == 4) return normalize_four(s, a);
   const int lane = static_cast<int>(threadIdx.x) % 32, n = static_cast<int>(s.streams);
   const auto epsilon = static_cast<float>(s.epsilon);
   for (int row = lane; row < n; row += 32) {

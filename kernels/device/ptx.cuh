@@ -73,6 +73,10 @@ __device__ __forceinline__ void store_if(bool here, void* to, float4 v) {
                : "r"(static_cast<int>(here)), "l"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
                : "memory");
 }
+/// Starts to fetch 128 bytes into the L2 cache.
+__device__ __forceinline__ void fetch_ahead(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Waits until at most `kPending` groups of this thread's copies are in progress.
 template <int kPending>

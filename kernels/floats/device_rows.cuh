@@ -241,7 +241,7 @@ struct RowPiece {
   static_assert(kHasCodes || kIsFp8 || kFormat == MatrixFormat::bf16);
   static constexpr int kBits = kHasCodes ? 4 : kIsFp8 ? 8 : 16;
   static constexpr int kGroup = kFormat == MatrixFormat::nvfp4 ? 16 : 32;  ///< numbers of codes with a scale
-  static constexpr int kSpan = kHasCodes || kIsFp8 ? 4096 : 2048;          ///< numbers
+  static constexpr int kSpan = kHasCodes ? 4096 : 2048;                    ///< numbers
   static constexpr int kLeastColumns = 32;  ///< the least number of columns of FP8 with a scale
   static constexpr int kWeights = kSpan * kBits / 8;
   static constexpr int kScales = kHasCodes ? kSpan / kGroup : kIsFp8 ? kSpan / kLeastColumns * 4 : 0;

@@ -55,21 +55,21 @@ class InputRow {
     const auto is_wide = [](const float* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
     if (in.up != nullptr) up_ = in.up + row * in.stride;
     if (blockIdx.x == 0 && blockIdx.y == 0) sum_ = in.sum;
-    is_short_ = k % 4 == 0 && k <= kFours * kStep && is_wide(x_) && is_wide(in.more) && is_wide(up_) &&
-                is_wide(in.norm) && is_wide(sum_);
+    is_wide_ =
+        k % 4 == 0 && is_wide(x_) && is_wide(in.more) && is_wide(up_) && is_wide(in.norm) && is_wide(sum_);
   }
 
   /// Starts loading the weights of the norm, which do not depend on preceding kernels, and does not wait for
   /// them.
   __device__ __forceinline__ void prepare() {
-    if (!is_short_ || in_.norm == nullptr) return;
+    if (!is_wide_ || in_.norm == nullptr) return;
 #pragma unroll
-    for (int j = 0; j < kNormsAhead; ++j) norms_[j] = norm_at(j);
+    for (int j = 0; j < kNormsAhead; ++j) norms_[j] = norm_at(first_ + j * kStep);
   }
 
   /// Loads the row in the form in which it is multiplied, without factor().
   __device__ __forceinline__ void load() const {
-    const float squares = is_short_ ? load_fours() : load_each();
+    const float squares = is_wide_ ? load_fours() : load_each();
     if (in_.norm != nullptr) {
       const float sum = sum_of_warp(squares);
       if (threadIdx.x % 32 == 0) sums()[threadIdx.x / 32] = sum;
@@ -89,8 +89,7 @@ class InputRow {
  private:
   static constexpr int kFours = 4, kNormsAhead = 2, kStep = kRowThreads * 4;
 
-  __device__ __forceinline__ float4 norm_at(int j) const {
-    const int i = first_ + j * kStep;
+  __device__ __forceinline__ float4 norm_at(int i) const {
     return i < k_ ? __ldg(reinterpret_cast<const float4*>(in_.norm + i)) : make_float4(0, 0, 0, 0);
   }
 
@@ -98,36 +97,40 @@ class InputRow {
 
   __device__ __forceinline__ float* sums() const { return to_.data + 2 * to_.half; }  // [kRowWarps]
 
-  /// Loads all numbers of a thread at once, four at a time.
+  /// Loads up to 16 numbers of a thread at once, four at a time.
   __device__ __forceinline__ float load_fours() const {
     const int padded = static_cast<int>(2 * to_.half), k = static_cast<int>(k_);
-    float4 values[kFours] = {};
-#pragma unroll
-    for (int j = 0; j < kFours; ++j) {
-      const int i = first_ + j * kStep;
-      if (i < k) values[j] = *reinterpret_cast<const float4*>(x_ + i);
-    }
-    const float* other = in_.more != nullptr ? in_.more : up_;
-    if (other != nullptr) {
+    float squares = 0;
+#pragma unroll 1
+    for (int first = first_; first < padded; first += kFours * kStep) {
+      float4 values[kFours] = {};
 #pragma unroll
       for (int j = 0; j < kFours; ++j) {
-        const int i = first_ + j * kStep;
-        if (i >= k) continue;
-        const float4 with = *reinterpret_cast<const float4*>(other + i);
-        values[j] = in_.more != nullptr ? add_fours(values[j], with) : gate_fours(values[j], with, in_.gate);
+        const int i = first + j * kStep;
+        if (i < k) values[j] = *reinterpret_cast<const float4*>(x_ + i);
       }
-    }
-    float squares = 0;
+      const float* other = in_.more != nullptr ? in_.more : up_;
+      if (other != nullptr) {
 #pragma unroll
-    for (int j = 0; j < kFours; ++j) {
-      const int i = first_ + j * kStep;
-      if (i >= padded) continue;
-      if (sum_ != nullptr && i < k) *reinterpret_cast<float4*>(sum_ + i) = values[j];
-      if (in_.norm != nullptr) {
-        squares += square_of_four(values[j]);
-        values[j] = multiply_fours(values[j], j < kNormsAhead ? norms_[j] : norm_at(j));
+        for (int j = 0; j < kFours; ++j) {
+          const int i = first + j * kStep;
+          if (i >= k) continue;
+          const float4 with = *reinterpret_cast<const float4*>(other + i);
+          values[j] =
+              in_.more != nullptr ? add_fours(values[j], with) : gate_fours(values[j], with, in_.gate);
+        }
       }
-      *place(i) = values[j];
+#pragma unroll
+      for (int j = 0; j < kFours; ++j) {
+        const int i = first + j * kStep;
+        if (i >= padded) continue;
+        if (sum_ != nullptr && i < k) *reinterpret_cast<float4*>(sum_ + i) = values[j];
+        if (in_.norm != nullptr) {
+          squares += square_of_four(values[j]);
+          values[j] = multiply_fours(values[j], j < kNormsAhead && first == first_ ? norms_[j] : norm_at(i));
+        }
+        *place(i) = values[j];
+      }
     }
     return squares;
   }
@@ -154,7 +157,7 @@ class InputRow {
   float* sum_ = nullptr;  ///< the output for x + more; may be null
   float4 norms_[kNormsAhead];
   int first_ = static_cast<int>(threadIdx.x) * 4;
-  bool is_short_ = false;
+  bool is_wide_ = false;
 };
 
 /// The shared memory that an InputRow takes for rows of `k` numbers, in bytes.

@@ -191,26 +191,34 @@ __device__ __forceinline__ void receive_logits(uint64_t* from, int count, float 
   }
 }
 
-/// The shared memory of a block without the row of the token. It holds a piece per warp, and then the scores.
-constexpr int kRouteShared =
-    std::max(kRowWarps * RowPiece<MatrixFormat::bf16>::kBytes, static_cast<int>(sizeof(Scores)));
-static_assert(kRouteShared % 16 == 0);
+/// The shared memory of a block without the row of the token. It holds `ahead` pieces per warp, and then the
+/// scores.
+__host__ __device__ constexpr int route_shared(int ahead) {
+  const int pieces = kRowWarps * ahead * RowPiece<MatrixFormat::bf16>::kBytes;
+  return pieces > static_cast<int>(sizeof(Scores)) ? pieces : static_cast<int>(sizeof(Scores));
+}
+static_assert(sizeof(Scores) % 16 == 0);
+/// The largest number of pieces of a row that a warp copies at a time.
+constexpr int kMostPieces = 4;
 
-/// Each warp computes one logit, and the first block chooses. Copies of the first weights start before the
-/// preceding kernels end.
+/// Each warp computes one logit, and the first block chooses. Copies of the first `ahead` pieces of weights
+/// start before the preceding kernels end.
 template <bool kIsBf16>
-__global__ void __launch_bounds__(kRowThreads) route_kernel(const __grid_constant__ RoutedToken t) {
+__global__ void __launch_bounds__(kRowThreads)
+    route_kernel(const __grid_constant__ RoutedToken t, int ahead) {
   extern __shared__ float4 shared[];
   using Piece = RowPiece<MatrixFormat::bf16>;
   release_successor();
   const int64_t e = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32, k = t.router.k;
   auto& scores = *reinterpret_cast<Scores*>(shared);  // in the memory of the pieces
-  uint8_t* piece = reinterpret_cast<uint8_t*>(shared) + threadIdx.x / 32 * Piece::kBytes;
+  uint8_t* pieces = reinterpret_cast<uint8_t*>(shared) + threadIdx.x / 32 * ahead * Piece::kBytes;
   const auto copy = [&](int64_t first) {
-    Piece::copy(t.router, e, first, piece);
+#pragma unroll 1
+    for (int i = 0; i < ahead && first + i * Piece::kSpan < k; ++i)
+      Piece::copy(t.router, e, first + i * Piece::kSpan, pieces + i * Piece::kBytes);
     commit_copies();
   };
-  const SharedRow x{reinterpret_cast<float*>(shared) + kRouteShared / 4, (k + 7) / 8 * 4};
+  const SharedRow x{reinterpret_cast<float*>(shared) + route_shared(ahead) / 4, (k + 7) / 8 * 4};
   InputRow input(t.in, 0, k, x);
   if (kIsBf16 && e < t.router.n) copy(0);
   input.prepare();
@@ -220,11 +228,13 @@ __global__ void __launch_bounds__(kRowThreads) route_kernel(const __grid_constan
     float sum = 0;
     if constexpr (kIsBf16) {
 #pragma unroll 1
-      for (int64_t first = 0; first < k; first += Piece::kSpan) {
+      for (int64_t first = 0; first < k; first += ahead * Piece::kSpan) {
         if (first > 0) copy(first);
         wait_copies<0>();
         __syncwarp();
-        sum += Piece::dot(k, 0, first, piece, x);
+#pragma unroll 1
+        for (int i = 0; i < ahead && first + i * Piece::kSpan < k; ++i)
+          sum += Piece::dot(k, 0, first + i * Piece::kSpan, pieces + i * Piece::kBytes, x);
         __syncwarp();
       }
       sum = sum_of_warp(sum);
@@ -270,11 +280,17 @@ void route_token(const RoutedToken& t, Stream stream) {
          std::to_string(t.router.n));
   using Piece = RowPiece<MatrixFormat::bf16>;
   const bool is_bf16 = t.router.format == MatrixFormat::bf16 && Piece::takes(t.router.k, 0);
-  const size_t shared = kRouteShared + row_shared(t.router.k);
-  expect(shared <= static_cast<size_t>(shared_memory_limit()), "router", "a row that fits shared memory",
-         std::to_string(t.router.k) + " numbers");
+  const auto limit = static_cast<size_t>(shared_memory_limit());
+  const auto shared_of = [&](int ahead) {
+    return static_cast<size_t>(route_shared(ahead)) + row_shared(t.router.k);
+  };
+  const int64_t pieces = (t.router.k + Piece::kSpan - 1) / Piece::kSpan;
+  int ahead = is_bf16 ? static_cast<int>(std::min<int64_t>(kMostPieces, pieces)) : 1;
+  if (shared_of(ahead) > limit) ahead = 1;
+  const size_t shared = shared_of(ahead);
+  expect(shared <= limit, "router", "a row that fits shared memory", std::to_string(t.router.k) + " numbers");
   launch("router", stream, {blocks_for(t.router.n, kRowWarps), kRowThreads, shared, 1, true},
-         is_bf16 ? route_kernel<true> : route_kernel<false>, t);
+         is_bf16 ? route_kernel<true> : route_kernel<false>, t, ahead);
 }
 
 }  // namespace twofour::cuda

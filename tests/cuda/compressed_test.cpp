@@ -234,6 +234,7 @@ TEST_CASE("attention to a window and entries is that of the CPU, in any pieces")
     CAPTURE(c.size);
     CAPTURE(c.ratio);
     const int64_t m = 300, width = c.heads * c.size, stride = c.size + 5;
+    const float scale = 1 / std::sqrt(static_cast<float>(c.size));
     const std::vector<float> q = draw(m * width, 1), rows = draw(m * stride, 2),
                              entries = draw(m / 4 * c.size, 3), sinks = draw(c.heads, 4),
                              frequencies = draw_frequencies(c.pairs);
@@ -263,7 +264,7 @@ TEST_CASE("attention to a window and entries is that of the CPU, in any pieces")
                         .entries = entries.data(),
                         .chosen = c.ratio > 0 ? &seen : nullptr,
                         .sinks = sinks,
-                        .scale = 0.2f},
+                        .scale = scale},
                        expected.data());
     cpu::Rotary rotary{frequencies, 1, true};
     rotary.backward = true;
@@ -286,7 +287,7 @@ TEST_CASE("attention to a window and entries is that of the CPU, in any pieces")
           in.window = c.window, in.rows = kept, in.first = first;
           in.entries = de.as<float>(), in.ratio = c.ratio, in.most = c.most;
           in.chosen = dc.as<int32_t>() + (begin + first) * c.most;
-          in.sinks = ds.as<float>(), in.scale = 0.2f;
+          in.sinks = ds.as<float>(), in.scale = scale;
           in.frequencies = angles.as<float>(), in.pairs = c.pairs;
           in.groups = c.groups, in.out = out.as<float>();
           cuda::attend_chosen(in, stream.get());

@@ -234,10 +234,11 @@ TEST_CASE("planes multiplied without the library are what double gives") {
   CHECK(error_of(out.download<float>(), product(a, m, b, n, k)) <= 1e-6);
 }
 
-TEST_CASE("a row is normed, or gated, before it is multiplied; experts have rows of their own") {
-  if (no_gpu()) return;
+/// Products of rows of `k` numbers.
+void check_inputs(int64_t k) {
+  CAPTURE(k);
   const cuda::DeviceStream stream;
-  const int64_t n = 40, k = 300, e = 5, rows = 3;
+  const int64_t n = 40, e = 5, rows = 3;
   const std::vector<float> x = draw(k, 1), norm = draw(k, 2), up = draw(k, 3);
   const DeviceMemory dx(x), dnorm(norm), dup(up);
   DeviceMemory out(static_cast<size_t>(rows * 2 * n) * sizeof(float));
@@ -304,6 +305,11 @@ TEST_CASE("a row is normed, or gated, before it is multiplied; experts have rows
     }
   }
   CHECK(error_of(out.download<float>(), expected) <= 2e-6);
+}
+
+TEST_CASE("a row is normed, or gated, before it is multiplied; experts have rows of their own") {
+  if (no_gpu()) return;
+  for (const int64_t k : {300, 4500, 9002}) check_inputs(k);
 }
 
 TEST_CASE("products of inputs are those of the CPU") {

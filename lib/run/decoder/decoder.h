@@ -126,7 +126,7 @@ class Decoder {
   DeviceRun* device_run() const { return device_.get(); }
   /// Bytes of all weights that are placed on the device. 0 on the CPU.
   uint64_t device_weight_bytes() const;
-  /// Bytes of weights on the device that are read for one token.
+  /// Bytes of weights on the device that are read for one token of a short text, without queries of an index.
   uint64_t device_bytes_of_token() const;
 
   const ModelShape& shape() const;

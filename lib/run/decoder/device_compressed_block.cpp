@@ -66,7 +66,9 @@ void DeviceRun::prepare_compressed(int64_t layer, const DeviceLayer& w, const Co
   cuda::RowTurn turn = rotation_of(s, weights_.ends(), layer);
   turn.is_normed = true;
   turn.norm = w.compressed.kv_norm;
-  cuda::turn_rows({t.span, turn, 1, s.attention.head_size, t.projected + row.kv, row.count}, stream_.get());
+  cuda::turn_rows({t.span, turn, 1, s.attention.head_size, t.projected + row.kv, row.count, t.caches.window,
+                   s.compressed.window},
+                  stream_.get());
   if (ratio == 0) return;
   cuda::EntryMakers made;
   made.tokens = t.span;
@@ -131,6 +133,7 @@ void DeviceRun::attend_compressed(int64_t layer, const DeviceLayer& w, const Com
 }
 
 void DeviceRun::keep_compressed(int64_t layer, const CompressedTokens& t) const {
+  if (t.span.m == 1) return;  // it was kept as it was prepared
   const CompressedRow row(state_.shape, layer);
   cuda::keep_rows(t.span, window_rows(state_.shape, row, t), stream_.get());
   if (row.compressor > 0) cuda::keep_rows(t.span, compressor_rows(row, t), stream_.get());

@@ -102,7 +102,8 @@ class DeviceWeights {
   void leave(int64_t layer, const cuda::DeviceStream& stream);
   /// Bytes of all weights.
   uint64_t bytes() const { return ends_memory_.bytes() + layer_bytes_; }
-  /// Bytes of the weights that are read for one token, which include its experts and the head.
+  /// Bytes of the weights that are read for one token, which include its experts and the head, and not the
+  /// queries of an index, which short texts do not need.
   uint64_t bytes_of_token() const { return token_bytes_; }
   /// Drops all layers, since the weights of the model have changed. Each is loaded again when it is used.
   void forget();
