@@ -27,7 +27,7 @@ def main():
       for window in o.windows or range(len(tokens)):
         ids = tokens[window:window + 1].to(o.device)
         losses.append(model(input_ids=ids, labels=ids).loss.item())
-    print(f"{folder}: perplexity {math.exp(sum(losses) / len(losses)):.3f} over {len(losses)} windows", flush=True)
+    print(f"{folder}: perplexity {math.exp(sum(losses) / len(losses)):.5f} over {len(losses)} windows", flush=True)
 
 
 if __name__ == "__main__":
