@@ -9,6 +9,7 @@
 
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
+#include "formats/weight_format.h"
 #include "lib/base/findings/error_kinds.h"
 #include "lib/base/io/file.h"
 #include "lib/base/io/file_states.h"
@@ -300,9 +301,11 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
   add_conversion_options(args, o->common, false);
   add_token_options(args, o->input);
   args.exactly_one_of({"--text", "--tokens"});
-  std::vector<std::string> targets{"nvfp4"};
+  std::vector<std::string> targets{"nvfp4", "fp8"};
+  for (const WeightFormat format : kMxFormats) targets.emplace_back(format->to);
   for_each_layout([&]<class L>() { targets.push_back(L::name); });
-  args.option("--to", o->recipe.layout, "Layout to write, or nvfp4 as quantize writes it").one_of(targets);
+  args.option("--to", o->recipe.layout, "Layout or format to write, nvfp4 as quantize writes it")
+      .one_of(targets);
   add_word(args, o->recipe, kCompresses, keys::kPattern);
   add_word(args, o->recipe, kCompresses, keys::kDialect);
   args.option("--recipe", o->recipe.recipe, "Rules in place of --to: a YAML or JSON file, or a name")

@@ -1,7 +1,3 @@
-#include <cuda_fp8.h>
-
-#include <cuda/std/bit>
-
 #include <array>
 #include <cstring>
 
@@ -9,6 +5,7 @@
 #include "kernels/device/launch.cuh"
 #include "kernels/solve/device_products.cuh"
 #include "kernels/solve/device_solve.h"
+#include "kernels/solve/one_row.cuh"
 #include "kernels/solve/solve_blocks.h"
 #include "kernels/solve/solve_plan.h"
 
@@ -22,30 +19,6 @@ namespace {
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 static_assert(kSolveRows == 32, "a row a thread of a warp");
 
-/// A number of one row.
-struct OneRow {
-  using F = float;
-  using I = int32_t;
-  TWOFOUR_HD static F load(const float* p) { return *p; }
-  TWOFOUR_HD static I load(const int32_t* p) { return *p; }
-  TWOFOUR_HD static void store(float* p, F x) { *p = x; }
-  TWOFOUR_HD static void store(int32_t* p, I x) { *p = x; }
-  TWOFOUR_HD static F splat(float x) { return x; }
-  TWOFOUR_HD static I splat(int32_t x) { return x; }
-  TWOFOUR_HD static F pick(I which, F a, F b) { return which ? a : b; }
-  TWOFOUR_HD static I pick(I which, I a, I b) { return which ? a : b; }
-  TWOFOUR_HD static I bits(F x) { return ::cuda::std::bit_cast<I>(x); }
-  TWOFOUR_HD static F floats(I x) { return ::cuda::std::bit_cast<F>(x); }
-  TWOFOUR_HD static F magnitude(F x) { return fabsf(x); }
-  TWOFOUR_HD static F larger(F a, F b) { return a < b ? b : a; }
-  TWOFOUR_HD static F look_up(const float* table, I at) { return table[at]; }
-  TWOFOUR_HD static I nearest_scales(const SolvePlan&, F want) {
-    const F bounded = want > 0x1p-9f ? want : 0x1p-9f;
-    const int code = __nv_cvt_float_to_fp8(bounded, __NV_SATFINITE, __NV_E4M3);
-    return code < 1 ? 1 : code > 126 ? 126 : code;
-  }
-};
-
 /// The tiles of a launch. In each array, the tiles follow one another.
 struct Tiles {
   SolvePlan plan;  ///< pointers of the device; `step` and `inverse` are null
@@ -57,8 +30,11 @@ struct Tiles {
   const float* weights;  ///< [rows, k]
   float *values, *gradient, *target;
   int32_t *scales, *masks;
-  uint8_t* codes;   ///< [rows, k / 2]
-  uint8_t* stored;  ///< [rows, k / 16] block scales
+  const float* given;  ///< [rows, k / 16] fixed scales
+  float* steps;        ///< the same for the lanes of tiles
+  uint8_t* codes;      ///< [rows, k] codes, packed
+  uint8_t* stored;     ///< [rows, k / block] block scales
+  int bits;            ///< of a code
   uint8_t zero_scale;
 };
 
@@ -108,13 +84,24 @@ __device__ void subtract_block(const float* matrix, int64_t k, int64_t first, in
   __syncthreads();
 }
 
-/// Transposes rows [first, first + 32) of `from` [rows, k] to `to` [k, 32], with zeros after the last row.
-__device__ void load_columns(const float* from, int64_t rows, int64_t first, int64_t k, float* to) {
+/// Does subtract_block for the errors of a block of columns.
+template <class Pattern>
+__device__ void subtract_errors(const float* matrix, int64_t k, int64_t first, int64_t from,
+                                const float* errors, float* to) {
+#pragma unroll
+  for (int i = 0; i < Pattern::kBlock; i += kSolveBlock)
+    subtract_block(matrix, k, first + i, from, errors + i * kSolveRows, to);
+}
+
+/// Transposes rows [first, first + 32) of `from` [rows, k] to `to` [k, 32], with `missing` after the last
+/// row.
+__device__ void load_columns(const float* from, int64_t rows, int64_t first, int64_t k, float* to,
+                             float missing = 0) {
   __shared__ float part[32][33];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (int64_t c = 0; c < k; c += 32) {
     for (int r = warp; r < 32; r += kWarps)
-      part[r][lane] = first + r < rows && c + lane < k ? from[(first + r) * k + c + lane] : 0;
+      part[r][lane] = first + r < rows && c + lane < k ? from[(first + r) * k + c + lane] : missing;
     __syncthreads();
     for (int i = warp; i < 32 && c + i < k; i += kWarps) to[(c + i) * kSolveRows + lane] = part[lane][i];
     __syncthreads();
@@ -125,14 +112,14 @@ template <class Pattern>
 __device__ void start_rows(const Tiles& p, const SolvePlan& plan, const SolveTile& tile) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (p.method == SolveMethod::diagonal) {
-    for (int64_t first = warp * kSolveBlock; first < plan.k; first += kWarps * kSolveBlock)
+    for (int64_t first = warp * Pattern::kBlock; first < plan.k; first += kWarps * Pattern::kBlock)
       round_block<Pattern, OneRow>(plan, tile, first, lane, p.is_masked, true);
     __syncthreads();
     return;
   }
-  for (int64_t first = 0; first < plan.k; first += kSolveBlock) {
+  for (int64_t first = 0; first < plan.k; first += Pattern::kBlock) {
     if (warp == 0) joint_block<Pattern, OneRow>(plan, tile, first, lane);
-    subtract_block(plan.factor, plan.k, first, first + kSolveBlock, tile.errors, tile.values);
+    subtract_errors<Pattern>(plan.factor, plan.k, first, first + Pattern::kBlock, tile.errors, tile.values);
   }
 }
 
@@ -161,9 +148,9 @@ __device__ void descend(const Tiles& p, const SolvePlan& plan, const SolveTile& 
   if (row < kSolveRows) tile.moves[row] = is_row ? -1 : 0;
   for (int sweep = 0; sweep < p.sweeps; ++sweep) {
     if (row < kSolveRows) tile.gains[row] = 0;
-    for (int64_t first = 0; first < plan.k; first += kSolveBlock) {
+    for (int64_t first = 0; first < plan.k; first += Pattern::kBlock) {
       if (row < kSolveRows) sweep_block<Pattern, OneRow>(plan, tile, first, row);
-      subtract_block(plan.matrix, plan.k, first, 0, tile.errors, tile.gradient);
+      subtract_errors<Pattern>(plan.matrix, plan.k, first, 0, tile.errors, tile.gradient);
     }
     bool goes_on = false;
     if (row < kSolveRows) {
@@ -175,35 +162,38 @@ __device__ void descend(const Tiles& p, const SolvePlan& plan, const SolveTile& 
   }
 }
 
-/// The code of an E2M1 value, 0 for both zeros.
-__device__ unsigned code_of(float unit) {
-  const float size = fabsf(unit);
-  const unsigned code = size < 2   ? static_cast<unsigned>(size * 2)
-                        : size < 4 ? static_cast<unsigned>(size) + 2
-                                   : static_cast<unsigned>(size * 0.5f) + 4;
-  return code == 0 ? 0 : code | (unit < 0 ? 8u : 0u);
-}
-
+/// Packs the codes of each block, and stores them with its scale. Zero codes are 0.
+template <class Pattern>
 __device__ void store_rows(const Tiles& p, const SolvePlan& plan, const SolveTile& tile, int64_t first) {
+  constexpr int kBlock = Pattern::kBlock;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (first + lane >= p.rows) return;
-  for (int64_t b = warp; b < plan.k / kSolveBlock; b += kWarps) {
-    const int scale = tile.scales[b * kSolveRows + lane];
-    unsigned words[2] = {};
+  const int64_t blocks = plan.k / kBlock, bytes = kBlock * p.bits / 8;
+  for (int64_t b = warp; b < blocks; b += kWarps) {
+    const int scale = plan.is_fixed ? 0 : tile.scales[b * kSolveRows + lane];
+    const float inverse = plan.is_fixed ? 1.0f / tile.steps[b * kSolveRows + lane] : plan.inverse[scale];
+    const int64_t place = (first + lane) * blocks + b;
+    uint8_t* to = p.codes + place * bytes;
+    unsigned word = 0, any = 0;
+    int held = 0;
 #pragma unroll
-    for (int i = 0; i < kSolveBlock; ++i) {
-      const float value = tile.values[(b * kSolveBlock + i) * kSolveRows + lane];
-      words[i / 8] |= code_of(nearest_unit<OneRow>(value * plan.inverse[scale])) << 4 * (i % 8);
+    for (int i = 0; i < kBlock; ++i) {
+      int32_t code;
+      const float unit =
+          nearest_unit<OneRow>(plan, tile.values[(b * kBlock + i) * kSolveRows + lane] * inverse, &code);
+      unsigned own = static_cast<unsigned>(code);
+      if (own != 0 && unit < 0) own |= 1u << (p.bits - 1);
+      any |= own;
+      word |= own << held;
+      for (held += p.bits; held >= 8; held -= 8, word >>= 8) *to++ = static_cast<uint8_t>(word);
     }
-    reinterpret_cast<uint2*>(p.codes + (first + lane) * (plan.k / 2))[b] = make_uint2(words[0], words[1]);
-    p.stored[(first + lane) * (plan.k / kSolveBlock) + b] =
-        words[0] | words[1] ? static_cast<uint8_t>(scale) : p.zero_scale;
+    if (!plan.is_fixed) p.stored[place] = any != 0 ? static_cast<uint8_t>(scale) : p.zero_scale;
   }
 }
 
 template <class Pattern>
 __global__ void __launch_bounds__(kThreads) solve_kernel(const __grid_constant__ Tiles p) {
-  __shared__ float step[kScaleCodes], inverse[kScaleCodes], errors[kSolveBlock * kSolveRows],
+  __shared__ float step[kScaleCodes], inverse[kScaleCodes], errors[Pattern::kBlock * kSolveRows],
       gains[kSolveRows];
   __shared__ int32_t moves[kSolveRows];
   for (int i = threadIdx.x; i < kScaleCodes; i += kThreads) {
@@ -218,12 +208,14 @@ __global__ void __launch_bounds__(kThreads) solve_kernel(const __grid_constant__
   const SolveTile tile{p.values + at,
                        p.gradient + at,
                        errors,
-                       p.scales + at / kSolveBlock,
+                       p.scales + at / Pattern::kBlock,
+                       plan.is_fixed ? p.steps + at / Pattern::kBlock : nullptr,
                        p.is_given ? p.masks + at / Pattern::kGroup : nullptr,
                        p.is_given,
                        gains,
                        moves};
   load_columns(p.weights, p.rows, first, k, tile.values);
+  if (plan.is_fixed) load_columns(p.given, p.rows, first, k / kSolveBlock, p.steps + at / kSolveBlock, 1);
   float* target = p.target + at;
   if (p.sweeps > 0) {
     for (int64_t i = threadIdx.x; i < k * kSolveRows; i += kThreads) target[i] = tile.values[i];
@@ -232,7 +224,7 @@ __global__ void __launch_bounds__(kThreads) solve_kernel(const __grid_constant__
   start_rows<Pattern>(p, plan, tile);
   if (p.sweeps > 0) descend<Pattern>(p, plan, tile, target, first + threadIdx.x < p.rows);
   __syncthreads();
-  store_rows(p, plan, tile, first);
+  store_rows<Pattern>(p, plan, tile, first);
 }
 
 /// Transposes rows [n, k] to -rows [k, width], with zeros after the last row.
@@ -279,7 +271,7 @@ std::vector<int32_t> tile_masks(std::span<const uint8_t> kept, int64_t k, int gr
 struct DeviceSolver::Buffers {
   DeviceStream stream;
   PinnedMemory host;  ///< input and output
-  DeviceMemory in, values, gradient, target, scales, masks, codes, stored, forms;
+  DeviceMemory in, given, steps, values, gradient, target, scales, masks, codes, stored, forms;
 
   uint8_t* host_of(size_t bytes) {
     if (host.bytes() < bytes) host = PinnedMemory(bytes);
@@ -315,7 +307,7 @@ void DeviceSolver::solve(const SolveRule& rule, const DeviceHessian& hessian, fl
   if (rows == 0) return;
   const int64_t tiles = (rows + kSolveRows - 1) / kSolveRows;
   const auto numbers = static_cast<size_t>(tiles * k * kSolveRows);
-  const ScaleSteps steps(rule.arithmetic, stored);
+  const ScaleSteps steps(rule, stored);
 
   Tiles p{};
   p.plan = plan_of(rule, steps, k, stored);
@@ -333,15 +325,25 @@ void DeviceSolver::solve(const SolveRule& rule, const DeviceHessian& hessian, fl
   p.sweeps = rule.sweeps;
   p.rows = rows;
   p.zero_scale = rule.zero_scale;
+  p.bits = rule.format->grid.bits;
+  if (p.plan.is_fixed) {
+    b.send(b.given, in.steps.data(), in.steps.size_bytes());
+    b.steps.reserve(numbers / kSolveBlock * sizeof(float));
+    p.given = b.given.as<float>();
+    p.steps = b.steps.as<float>();
+  }
   b.send(b.in, in.weights.data(), in.weights.size_bytes());
   if (p.is_given) {
     const std::vector<int32_t> masks = tile_masks(in.mask, k, group_of(rule.pattern));
     b.send(b.masks, masks.data(), masks.size() * sizeof(int32_t));
   }
   for (DeviceMemory* memory : {&b.values, &b.gradient, &b.target}) memory->reserve(numbers * sizeof(float));
+  const auto code_bytes =
+      static_cast<size_t>(rule.format->code_bytes(static_cast<int64_t>(in.weights.size())));
+  const size_t scale_count = in.weights.size() / static_cast<size_t>(p.plan.block);
   b.scales.reserve(numbers / kSolveBlock * sizeof(int32_t));
-  b.codes.reserve(in.weights.size() / 2);
-  b.stored.reserve(in.weights.size() / kSolveBlock);
+  b.codes.reserve(code_bytes);
+  b.stored.reserve(scale_count);
   p.weights = b.in.as<float>();
   p.values = b.values.as<float>();
   p.gradient = b.gradient.as<float>();
@@ -351,12 +353,13 @@ void DeviceSolver::solve(const SolveRule& rule, const DeviceHessian& hessian, fl
   p.codes = b.codes.as<uint8_t>();
   p.stored = b.stored.as<uint8_t>();
   const Launch how{dim3(static_cast<unsigned>(tiles)), kThreads};
-  auto* const kernel = !rule.pattern                         ? solve_kernel<AllOfFour>
+  auto* const kernel = p.plan.block == 32                    ? solve_kernel<AllOfFourBy32>
+                       : !rule.pattern                       ? solve_kernel<AllOfFour>
                        : rule.pattern == PrunePattern::k2of4 ? solve_kernel<TwoOfFour>
                                                              : solve_kernel<FourOfEightPaired>;
   launch("solve", b.stream.get(), how, kernel, p);
-  b.receive(out.codes, b.codes, in.weights.size() / 2);
-  b.receive(out.scales, b.stored, in.weights.size() / kSolveBlock);
+  b.receive(out.codes, b.codes, code_bytes);
+  if (!p.plan.is_fixed) b.receive(out.scales, b.stored, scale_count);
 }
 
 std::vector<double> DeviceSolver::quadratic_forms(const DeviceHessian& hessian, std::span<const float> rows) {

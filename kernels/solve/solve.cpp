@@ -4,8 +4,8 @@
 #include <array>
 #include <cmath>
 
-#include "formats/e2m1.h"
 #include "kernels/device/check.h"
+#include "kernels/numbers/quantize_mx.h"
 #include "kernels/solve/group_maps.h"
 #include "kernels/solve/solve_ops.h"
 #include "kernels/solve/solve_plan.h"
@@ -16,17 +16,20 @@ namespace {
 /// Rows of a matrix that are solved together.
 class Tile {
  public:
-  Tile(int64_t k, int group)
-      : k_(k),
-        group_(group),
-        values_(static_cast<size_t>(k * kSolveRows)),
+  Tile(const SolvePlan& plan, WeightFormat format)
+      : k_(plan.k),
+        group_(plan.group),
+        block_(plan.block),
+        format_(format),
+        values_(static_cast<size_t>(k_ * kSolveRows)),
         target_(values_.size()),
         gradient_(values_.size()),
-        errors_(kSolveBlock * kSolveRows),
+        errors_(kMostBlock * kSolveRows),
+        steps_(plan.is_fixed ? static_cast<size_t>(k_ / block_ * kSolveRows) : 0, 1.0f),
         gains_(kSolveRows),
         losses_(kSolveRows),
-        scales_(static_cast<size_t>(k / kSolveBlock * kSolveRows)),
-        masks_(static_cast<size_t>(k / group * kSolveRows)),
+        scales_(static_cast<size_t>(k_ / block_ * kSolveRows)),
+        masks_(static_cast<size_t>(k_ / group_ * kSolveRows)),
         moves_(kSolveRows) {}
 
   /// Loads rows [first, first + count). Missing rows become zeros.
@@ -38,6 +41,8 @@ class Tile {
         const float w = r < count ? in.weights[static_cast<size_t>((first + r) * k_ + i)] : 0;
         values_[at(i, r)] = target_[at(i, r)] = w;
       }
+      for (int64_t b = 0; !steps_.empty() && b < k_ / block_; ++b)
+        steps_[at(b, r)] = r < count ? in.steps[static_cast<size_t>((first + r) * (k_ / block_) + b)] : 1;
       for (int64_t j = 0; is_given_ && j < k_ / group_; ++j) {
         masks_[at(j, r)] =
             r < count ? mask_of(&in.mask[static_cast<size_t>((first + r) * k_ + j * group_)], group_) : 0;
@@ -46,7 +51,7 @@ class Tile {
   }
 
   SolveTile view() {
-    return {values_.data(), gradient_.data(), errors_.data(), scales_.data(),
+    return {values_.data(), gradient_.data(), errors_.data(), scales_.data(), steps_.data(),
             masks_.data(),  is_given_,        gains_.data(),  moves_.data()};
   }
 
@@ -66,19 +71,22 @@ class Tile {
   }
 
   void store(const ScaleSteps& steps, uint8_t zero_scale, int64_t first, const SolveOutput& out) const {
+    const int64_t bytes = format_->code_bytes(block_), blocks = k_ / block_;
+    uint8_t codes[kMostBlock];
     for (int64_t r = 0; r < count_; ++r) {
-      uint8_t* codes = out.codes + (first + r) * k_ / 2;
-      uint8_t* scales = out.scales + (first + r) * (k_ / kSolveBlock);
-      for (int64_t b = 0; b < k_ / kSolveBlock; ++b) {
+      for (int64_t b = 0; b < blocks; ++b) {
         const auto scale = static_cast<size_t>(scales_[at(b, r)]);
+        const float inverse = steps_.empty() ? steps.inverse[scale] : 1.0f / steps_[at(b, r)];
         bool any = false;
-        for (int64_t i = b * kSolveBlock; i < (b + 1) * kSolveBlock; ++i) {
-          unsigned code = e2m1_from_float(values_[at(i, r)] * steps.inverse[scale]);
-          if (code == 8) code = 0;
+        for (int64_t i = 0; i < block_; ++i) {
+          unsigned code = code_from_float(format_->grid, values_[at(b * block_ + i, r)] * inverse);
+          if (code == format_->grid.sign()) code = 0;
           any = any || code != 0;
-          codes[i / 2] = static_cast<uint8_t>(i % 2 == 0 ? code : codes[i / 2] | code << 4);
+          codes[i] = static_cast<uint8_t>(code);
         }
-        scales[b] = any ? static_cast<uint8_t>(scale) : zero_scale;
+        const int64_t place = (first + r) * blocks + b;
+        pack_codes(format_->grid, {codes, static_cast<size_t>(block_)}, out.codes + place * bytes);
+        if (steps_.empty()) out.scales[place] = any ? static_cast<uint8_t>(scale) : zero_scale;
       }
     }
   }
@@ -105,10 +113,11 @@ class Tile {
   }
 
   int64_t k_;
-  int group_;
+  int group_, block_;
+  WeightFormat format_;
   int64_t count_ = 0;
   bool is_given_ = false;
-  std::vector<float> values_, target_, gradient_, errors_, gains_, losses_;
+  std::vector<float> values_, target_, gradient_, errors_, steps_, gains_, losses_;
   std::vector<int32_t> scales_, masks_, moves_;
 };
 
@@ -173,7 +182,7 @@ void solve_tiles(const SolveRule& rule, const SolvePlan& plan, const ScaleSteps&
   const auto rows = static_cast<int64_t>(in.weights.size()) / plan.k;
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
-    Tile tile(plan.k, plan.group);
+    Tile tile(plan, rule.format);
 #pragma omp for schedule(dynamic)
     for (int64_t first = 0; first < rows; first += kSolveRows) {
       tile.load(in, rule.pattern, first, std::min<int64_t>(kSolveRows, rows - first));
@@ -216,7 +225,7 @@ bool is_solvable(Arithmetic arithmetic, float stored) {
 
 void solve_rows(const SolveRule& rule, const DampedHessian& hessian, const GroupMaps* maps, float stored,
                 const SolveInput& in, const SolveOutput& out, int threads, Isa isa) {
-  const ScaleSteps steps(rule.arithmetic, stored);
+  const ScaleSteps steps(rule, stored);
   SolvePlan plan = plan_of(rule, steps, hessian.k, stored);
   std::vector<float> diagonal;
   for (int64_t j = 0; j < hessian.k; ++j)
@@ -235,7 +244,7 @@ void solve_rows(const SolveRule& rule, const DampedHessian& hessian, const Group
 void solve_rows_by_diagonal(const SolveRule& rule, std::span<const float> diagonal, float stored,
                             const SolveInput& in, const SolveOutput& out, int threads, Isa isa) {
   twofour::check(rule.method == SolveMethod::diagonal && rule.sweeps == 0, "the diagonal method alone");
-  const ScaleSteps steps(rule.arithmetic, stored);
+  const ScaleSteps steps(rule, stored);
   SolvePlan plan = plan_of(rule, steps, static_cast<int64_t>(diagonal.size()), stored);
   plan.diagonal = diagonal.data();
   solve_tiles(rule, plan, steps, in, out, threads, isa);

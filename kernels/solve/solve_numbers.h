@@ -13,46 +13,62 @@
 namespace twofour {
 namespace {
 
-/// The nearest E2M1 value, ties to the even code, with a magnitude of at most 6.
+/// The nearest number of the grid, ties to the even code, saturating at the largest magnitude. `code` gets
+/// the code of the magnitude.
 template <class L>
-TWOFOUR_HD typename L::F nearest_unit(typename L::F x) {
+TWOFOUR_HD typename L::F nearest_unit(const SolvePlan& plan, typename L::F x, typename L::I* code = nullptr) {
   using F = typename L::F;
-  const F magic = L::splat(0x1.8p23f);
+  using I = typename L::I;
   F a = L::magnitude(x);
-  a = L::pick(a < L::splat(6.0f), a, L::splat(6.0f));
-  const typename L::I below2 = a < L::splat(2.0f), below4 = a < L::splat(4.0f);
-  const F scale = L::pick(below2, L::splat(2.0f), L::pick(below4, L::splat(1.0f), L::splat(0.5f)));
-  const F step = L::pick(below2, L::splat(0.5f), L::pick(below4, L::splat(1.0f), L::splat(2.0f)));
-  const F rounded = ((a * scale + magic) - magic) * step;
-  return L::floats(L::bits(rounded) | (L::bits(x) & static_cast<int32_t>(0x80000000u)));
+  a = L::pick(a < L::splat(plan.largest), a, L::splat(plan.largest));
+  I exponent = L::bits(a) & 0x7F800000;
+  exponent = L::pick(exponent < L::splat(plan.lowest), L::splat(plan.lowest), exponent);
+  const I magic = exponent + plan.magic;
+  const F sum = a + L::floats(magic);
+  if (code != nullptr) *code = (((exponent - plan.lowest) >> 23) << plan.mantissa) + (L::bits(sum) - magic);
+  return L::floats(L::bits(sum - L::floats(magic)) | (L::bits(x) & static_cast<int32_t>(0x80000000u)));
 }
 
 template <class L>
-TWOFOUR_HD typename L::I clamp_scale(typename L::I code) {
+TWOFOUR_HD typename L::I clamp_scale(const SolvePlan& plan, typename L::I code) {
   code = L::pick(code < L::splat(1), L::splat(1), code);
-  return L::pick(code > L::splat(126), L::splat(126), code);
+  return L::pick(code > L::splat(plan.last_scale), L::splat(plan.last_scale), code);
 }
 
-/// The block scale with the least weighted squared error. It is searched from 12 below to `scale_search`
-/// above the scale of the largest magnitude. If errors are equal, the lowest scale is chosen.
+/// The block scale whose step is nearest to `want`.
 template <class L>
+TWOFOUR_HD typename L::I nearest_step(const SolvePlan& plan, typename L::F want) {
+  if (!plan.has_powers) return L::nearest_scales(plan, want * plan.to_code);
+  // From above 1.5 times a power of two, the next one is nearer.
+  const typename L::I code = (L::bits(want) + 0x3FFFFF) >> 23;
+  return clamp_scale<L>(plan, L::pick(want > typename L::F{}, code, typename L::I{}));
+}
+
+/// The block scale with the least weighted squared error. It is searched from `scale_below` below to
+/// `scale_search` above the scale of the largest magnitude. If errors are equal, the lowest scale is chosen.
+template <class Pattern, class L>
 TWOFOUR_HD typename L::I search_scale(const SolvePlan& plan, const typename L::F* x, const float* weights) {
   using F = typename L::F;
   F largest = {};
   TWOFOUR_UNROLL
-  for (int i = 0; i < kSolveBlock; ++i) largest = L::larger(largest, L::magnitude(x[i]));
-  typename L::I base = L::nearest_scales(plan, largest / L::splat(6.0f) * plan.to_code);
-  base = L::pick(largest == F{}, L::splat(0x38), base);
+  for (int i = 0; i < Pattern::kBlock; ++i) largest = L::larger(largest, L::magnitude(x[i]));
+  typename L::I base = {};
+  if (plan.has_powers) {
+    base = (L::bits(largest) >> 23) - plan.top;
+  } else {
+    base = L::nearest_scales(plan, largest / L::splat(plan.largest) * plan.to_code);
+    base = L::pick(largest == F{}, L::splat(0x38), base);
+  }
   typename L::I best = base;
   F least = L::splat(__builtin_inff());
   TWOFOUR_LOOP
-  for (int d = -12; d <= plan.scale_search; ++d) {
-    const typename L::I code = clamp_scale<L>(base + d);
+  for (int d = -plan.scale_below; d <= plan.scale_search; ++d) {
+    const typename L::I code = clamp_scale<L>(plan, base + d);
     const F step = L::look_up(plan.step, code), inverse = L::look_up(plan.inverse, code);
     F loss = {};
     TWOFOUR_UNROLL
-    for (int i = 0; i < kSolveBlock; ++i) {
-      const F e = x[i] - nearest_unit<L>(x[i] * inverse) * step;
+    for (int i = 0; i < Pattern::kBlock; ++i) {
+      const F e = x[i] - nearest_unit<L>(plan, x[i] * inverse) * step;
       loss = loss + e * e * weights[i];
     }
     const typename L::I better = loss < least;
@@ -60,6 +76,17 @@ TWOFOUR_HD typename L::I search_scale(const SolvePlan& plan, const typename L::F
     best = L::pick(better, code, best);
   }
   return best;
+}
+
+/// The step of a block's scale. Finds the scale if it is not fixed. `x` are the numbers that stay.
+template <class Pattern, class L>
+TWOFOUR_HD typename L::F choose_step(const SolvePlan& plan, const SolveTile& tile, int64_t first, int lane,
+                                     const typename L::F* x, const float* weights) {
+  const int64_t at = first / Pattern::kBlock * kSolveRows + lane;
+  if (plan.is_fixed) return L::load(tile.steps + at);
+  const typename L::I scale = search_scale<Pattern, L>(plan, x, weights);
+  L::store(tile.scales + at, scale);
+  return L::look_up(plan.step, scale);
 }
 
 /// The lanes whose masks keep column i.
@@ -99,7 +126,7 @@ template <class Pattern, class L>
 TWOFOUR_HD void choose_masks(const SolveTile& tile, int64_t first, int lane, const typename L::F* x,
                              const float* weights, typename L::I* masks) {
   TWOFOUR_UNROLL
-  for (int j = 0; j < kSolveBlock / Pattern::kGroup; ++j) {
+  for (int j = 0; j < Pattern::kBlock / Pattern::kGroup; ++j) {
     if (tile.is_given) {
       masks[j] = L::load(tile.masks + (first / Pattern::kGroup + j) * kSolveRows + lane);
       continue;
@@ -118,7 +145,7 @@ TWOFOUR_HD void choose_masks(const SolveTile& tile, int64_t first, int lane, con
 template <class Pattern, class L>
 TWOFOUR_HD void keep_masked(const typename L::F* x, const typename L::I* masks, typename L::F* out) {
   TWOFOUR_UNROLL
-  for (int i = 0; i < kSolveBlock; ++i) {
+  for (int i = 0; i < Pattern::kBlock; ++i) {
     out[i] =
         L::pick(keeps<Pattern, L>(masks[i / Pattern::kGroup], i % Pattern::kGroup), x[i], typename L::F{});
   }
@@ -127,10 +154,11 @@ TWOFOUR_HD void keep_masked(const typename L::F* x, const typename L::I* masks, 
 /// OBS for a group under one mask. Computes the values and errors of the group's columns. Returns the sum of
 /// the squared errors.
 template <class Pattern, class L>
-TWOFOUR_HD typename L::F solve_group(const typename L::F* x, const float* factor, int64_t k, int mask,
-                                     typename L::F step, typename L::F inverse, typename L::F* values,
-                                     typename L::F* errors) {
+TWOFOUR_HD typename L::F solve_group(const SolvePlan& plan, const typename L::F* x, const float* factor,
+                                     int mask, typename L::F step, typename L::F inverse,
+                                     typename L::F* values, typename L::F* errors) {
   constexpr int kGroup = Pattern::kGroup;
+  const int64_t k = plan.k;
   typename L::F y[kGroup], loss = {};
   TWOFOUR_UNROLL
   for (int i = 0; i < kGroup; ++i) y[i] = x[i];
@@ -139,7 +167,7 @@ TWOFOUR_HD typename L::F solve_group(const typename L::F* x, const float* factor
     bool kept = false;
     TWOFOUR_UNROLL
     for (int j = 0; j < Pattern::kKept; ++j) kept = kept || Pattern::column(mask, j) == i;
-    values[i] = kept ? nearest_unit<L>(y[i] * inverse) * step : typename L::F{};
+    values[i] = kept ? nearest_unit<L>(plan, y[i] * inverse) * step : typename L::F{};
     errors[i] = (y[i] - values[i]) * (1.0f / factor[i * k + i]);
     loss = loss + errors[i] * errors[i];
     TWOFOUR_UNROLL
@@ -150,33 +178,33 @@ TWOFOUR_HD typename L::F solve_group(const typename L::F* x, const float* factor
 
 /// Moves the scale of a block to the best neighbour of the scale that fits its codes by least squares.
 /// Returns the change of the loss.
-template <class L>
+template <class Pattern, class L>
 TWOFOUR_HD typename L::F move_scale(const SolvePlan& plan, const float* h, typename L::F* x, typename L::F* g,
                                     typename L::I& scale) {
   using F = typename L::F;
   const F step = L::look_up(plan.step, scale), inverse = L::look_up(plan.inverse, scale);
-  F unit[kSolveBlock], hu[kSolveBlock], curve = {}, slope = {};
+  F unit[Pattern::kBlock], hu[Pattern::kBlock], curve = {}, slope = {};
   TWOFOUR_UNROLL
-  for (int i = 0; i < kSolveBlock; ++i) unit[i] = nearest_unit<L>(x[i] * inverse);
+  for (int i = 0; i < Pattern::kBlock; ++i) unit[i] = nearest_unit<L>(plan, x[i] * inverse);
   TWOFOUR_UNROLL
-  for (int i = 0; i < kSolveBlock; ++i) {
+  for (int i = 0; i < Pattern::kBlock; ++i) {
     hu[i] = F{};
     TWOFOUR_UNROLL
-    for (int j = 0; j < kSolveBlock; ++j) hu[i] = hu[i] + unit[j] * h[j * plan.k + i];
+    for (int j = 0; j < Pattern::kBlock; ++j) hu[i] = hu[i] + unit[j] * h[j * plan.k + i];
   }
   TWOFOUR_UNROLL
-  for (int i = 0; i < kSolveBlock; ++i) {
+  for (int i = 0; i < Pattern::kBlock; ++i) {
     curve = curve + hu[i] * unit[i];
     slope = slope + unit[i] * g[i];
   }
   const typename L::I has_codes = curve > F{};
   const F want = step + L::pick(has_codes, slope / L::pick(has_codes, curve, L::splat(1.0f)), F{});
-  const typename L::I near = L::nearest_scales(plan, want * plan.to_code);
+  const typename L::I near = nearest_step<L>(plan, want);
   typename L::I best = scale;
   F gain = {};
   TWOFOUR_UNROLL
   for (int d = -1; d <= 1; ++d) {
-    const typename L::I code = clamp_scale<L>(near + d);
+    const typename L::I code = clamp_scale<L>(plan, near + d);
     const F change = L::look_up(plan.step, code) - step;
     const F f = change * change * curve - 2.0f * change * slope;
     const typename L::I better = f < gain;
@@ -186,7 +214,7 @@ TWOFOUR_HD typename L::F move_scale(const SolvePlan& plan, const float* h, typen
   const F now = L::look_up(plan.step, best), change = now - step;
   const typename L::I moved = best != scale;
   TWOFOUR_UNROLL
-  for (int i = 0; i < kSolveBlock; ++i) {
+  for (int i = 0; i < Pattern::kBlock; ++i) {
     x[i] = L::pick(moved, unit[i] * now, x[i]);
     g[i] = L::pick(moved, g[i] - hu[i] * change, g[i]);
   }
@@ -236,7 +264,7 @@ TWOFOUR_HD typename L::F move_group(const SolvePlan& plan, const float* h, const
       TWOFOUR_UNROLL
       for (int j = 0; j < kKept; ++j) {
         const int column = Pattern::column(m, order == 0 ? j : kKept - 1 - j);
-        const F value = nearest_unit<L>(y[j] * inverse) * step;
+        const F value = nearest_unit<L>(plan, y[j] * inverse) * step;
         TWOFOUR_UNROLL
         for (int t = j + 1; t < kKept; ++t) y[t] = y[t] - (y[j] - value) * ratios[j * kKept + t];
         delta[column] = value - x[column];

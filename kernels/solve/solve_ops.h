@@ -10,8 +10,9 @@ namespace twofour {
 enum class Isa;
 
 constexpr int kSolveRows = 32;   // rows of a tile
-constexpr int kSolveBlock = 16;  // columns that share a block scale
-constexpr int kScaleCodes = 127;
+constexpr int kSolveBlock = 16;  // columns whose errors are passed on together
+constexpr int kMostBlock = 32;   // columns that share a block scale, at most
+constexpr int kScaleCodes = 254;
 
 /// Data that the tiles of one matrix share.
 struct SolvePlan {
@@ -22,24 +23,37 @@ struct SolvePlan {
   const float* factor;    ///< U [k, k]
   const float* diagonal;  ///< [k], weights of squares for SolveMethod::diagonal
   const float* maps;      ///< see group_maps.h
-  const float* step;      ///< [127] the value of code 1.0 by block scale; 0 for scale 0
-  const float* inverse;   ///< [127] 1 / step
+  const float* step;      ///< [254] the value of code 1.0 by block scale; 0 for scale 0
+  const float* inverse;   ///< [254] 1 / step
   float to_code;          ///< factor from a step to its block scale, before rounding to E4M3
   int (*nearest)(float);  ///< the block scale 1 .. 126 nearest to a number, 1 below the smallest
   float min_gain;
-  int scale_search;  ///< number of codes above base_code up to which scales are tried
+  int scale_search;  ///< number of codes above the largest weight's up to which scales are tried
+  int scale_below;   ///< number of codes below it
+  int block;         ///< number of columns that share a scale: 16 or 32
+  int last_scale;    ///< largest block scale
+  bool has_powers;   ///< block scales are powers of two, by E8M0
+  bool is_fixed;     ///< scales are given, and stay
+  // The grid of codes, see formats/code_grid.h.
+  float largest;
+  int mantissa;    ///< number of bits
+  int top;         ///< exponent of the largest power of two
+  int32_t lowest;  ///< exponent bits of the smallest normal number, as a float's
+  int32_t magic;   ///< adds to the exponent bits of a number to give 1.5 times the power of two whose last
+                   ///< bit is the code's
 };
 
 /// 32 rows of weights, stored column by column. Missing rows are zeros.
 struct SolveTile {
-  float* values;    ///< [k, 32] weights before solving, values of the codes afterwards
-  float* gradient;  ///< [k, 32] (W - Q) Hd
-  float* errors;    ///< [16, 32]
-  int32_t* scales;  ///< [k / 16, 32], block scales
-  int32_t* masks;   ///< [k / group, 32], numbers of masks; read if is_given
-  bool is_given;    ///< true if masks are given and must not change
-  float* gains;     ///< [32] loss that a sweep removed from each row
-  int32_t* moves;   ///< [32] -1 if descent continues with this row, 0 if it has stopped
+  float* values;       ///< [k, 32] weights before solving, values of the codes afterwards
+  float* gradient;     ///< [k, 32] (W - Q) Hd
+  float* errors;       ///< [block, 32]
+  int32_t* scales;     ///< [k / block, 32], block scales
+  const float* steps;  ///< [k / 16, 32] the value of code 1.0, for fixed scales
+  int32_t* masks;      ///< [k / group, 32], numbers of masks; read if is_given
+  bool is_given;       ///< true if masks are given and must not change
+  float* gains;        ///< [32] loss that a sweep removed from each row
+  int32_t* moves;      ///< [32] -1 if descent continues with this row, 0 if it has stopped
 };
 
 /// Computes c [rows, columns] -= sum over t in [0, count) of a(t, row) b(t, column), with t in order. Strides

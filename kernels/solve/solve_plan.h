@@ -11,7 +11,7 @@ namespace twofour {
 /// The value of code 1.0 under each block scale, and the reciprocal of this value.
 struct ScaleSteps {
   std::array<float, kScaleCodes> step{}, inverse{};
-  ScaleSteps(Arithmetic arithmetic, float stored);
+  ScaleSteps(const SolveRule& rule, float stored);
 };
 
 /// The number of columns of a group, which share a mask: 4 or 8.

@@ -10,17 +10,26 @@
 namespace twofour {
 namespace {
 
+/// Passes the errors of a block on to columns `from` and later.
+template <class Pattern, int W>
+void subtract_errors(const float* matrix, int64_t k, int64_t first, int64_t from, const float* errors,
+                     float* to) {
+  for (int i = 0; i < Pattern::kBlock; i += kSolveBlock)
+    subtract_block<W>(matrix, k, first + i, from, errors + i * kSolveRows, to);
+}
+
 template <class Pattern, int W>
 void joint(const SolvePlan& plan, const SolveTile& tile) {
-  for (int64_t first = 0; first < plan.k; first += kSolveBlock) {
+  for (int64_t first = 0; first < plan.k; first += Pattern::kBlock) {
     for (int lane = 0; lane < kSolveRows; lane += W) joint_block<Pattern, Lanes<W>>(plan, tile, first, lane);
-    subtract_block<W>(plan.factor, plan.k, first, first + kSolveBlock, tile.errors, tile.values);
+    subtract_errors<Pattern, W>(plan.factor, plan.k, first, first + Pattern::kBlock, tile.errors,
+                                tile.values);
   }
 }
 
 template <class Pattern, int W>
 void round_rows(const SolvePlan& plan, const SolveTile& tile, bool masked, bool weighted) {
-  for (int64_t first = 0; first < plan.k; first += kSolveBlock) {
+  for (int64_t first = 0; first < plan.k; first += Pattern::kBlock) {
     for (int lane = 0; lane < kSolveRows; lane += W)
       round_block<Pattern, Lanes<W>>(plan, tile, first, lane, masked, weighted);
   }
@@ -28,16 +37,17 @@ void round_rows(const SolvePlan& plan, const SolveTile& tile, bool masked, bool 
 
 template <class Pattern, int W>
 void sweep(const SolvePlan& plan, const SolveTile& tile) {
-  for (int64_t first = 0; first < plan.k; first += kSolveBlock) {
+  for (int64_t first = 0; first < plan.k; first += Pattern::kBlock) {
     for (int lane = 0; lane < kSolveRows; lane += W) sweep_block<Pattern, Lanes<W>>(plan, tile, first, lane);
-    subtract_block<W>(plan.matrix, plan.k, first, 0, tile.errors, tile.gradient);
+    subtract_errors<Pattern, W>(plan.matrix, plan.k, first, 0, tile.errors, tile.gradient);
   }
 }
 
 /// Calls f<Pattern> for the pattern of the plan.
-#define TWOFOUR_BY_PATTERN(plan, f, ...)                   \
-  ((plan).is_dense     ? f<AllOfFour, kWidth>(__VA_ARGS__) \
-   : (plan).group == 4 ? f<TwoOfFour, kWidth>(__VA_ARGS__) \
+#define TWOFOUR_BY_PATTERN(plan, f, ...)                       \
+  ((plan).block == 32  ? f<AllOfFourBy32, kWidth>(__VA_ARGS__) \
+   : (plan).is_dense   ? f<AllOfFour, kWidth>(__VA_ARGS__)     \
+   : (plan).group == 4 ? f<TwoOfFour, kWidth>(__VA_ARGS__)     \
                        : f<FourOfEightPaired, kWidth>(__VA_ARGS__))
 
 template <int kWidth>

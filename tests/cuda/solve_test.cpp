@@ -88,6 +88,45 @@ TEST_CASE("a device solves 4:8-paired rows by shrunk Hessians and a wider search
   check_pattern(PrunePattern::k4of8Paired, 0.1, 7);
 }
 
+TEST_CASE("a device solves every format to the CPU's bytes") {
+  if (no_gpu()) return;
+  cuda::DeviceSolver solver;
+  cuda::DeviceHessian on_device;
+  unsigned seed = 60, turn = 0;
+  for (const WeightFormat format :
+       {WeightFormat::kMxfp4, WeightFormat::kMxfp6, WeightFormat::kMxfp8, WeightFormat::kFp8}) {
+    for (const auto& [rows, k] : {std::pair{1, 32}, {33, 64}, {100, 96}, {70, 544}}) {
+      const SolveProblem p(rows, k, 3 * k, ++seed);
+      const auto count = static_cast<int64_t>(p.weights.size());
+      std::vector<float> steps;
+      for (int64_t b = 0; has_fixed_scales(format) && b < count / 16; ++b)
+        steps.push_back(0.001f * static_cast<float>(1 + b * 16 / k % 5));
+      for (const SolveMethod method : {SolveMethod::joint, SolveMethod::diagonal}) {
+        const DampedHessian hessian = damped_hessian(p.hessian, k, {0.01, 0.5}, method == SolveMethod::joint);
+        const GroupMaps maps(hessian, std::nullopt);
+        for (const int sweeps : {0, 2}) {
+          CAPTURE(format->name);
+          CAPTURE(rows);
+          const SolveRule rule{.method = method,
+                               .zero_scale = 0x31,
+                               .sweeps = sweeps,
+                               .scale_search = ++turn % 2 == 0 ? 1 : 4,
+                               .format = format};
+          const auto bytes = static_cast<size_t>(format->code_bytes(count)),
+                     scales = static_cast<size_t>(steps.empty() ? count / 32 : 0);
+          std::vector<uint8_t> cpu_codes(bytes), codes(bytes), cpu_scales(scales), own_scales(scales);
+          const SolveInput in{p.weights, {}, steps};
+          solve_rows(rule, hessian, &maps, 1, in, {cpu_codes.data(), cpu_scales.data()});
+          on_device.load(hessian, sweeps > 0 ? &maps : nullptr, p.hessian);
+          solver.solve(rule, on_device, 1, in, {codes.data(), own_scales.data()});
+          CHECK(cpu_scales == own_scales);
+          CHECK(cpu_codes == codes);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("a device shrinks the factor but not the inverse, in any order, as the CPU does") {
   if (no_gpu()) return;
   cuda::DeviceHessian on_device;

@@ -109,14 +109,15 @@ void add_word(Arguments& args, RecipeOptions& o, RuleCommand command, std::strin
 
 void add_statistics_options(Arguments& args, RecipeOptions& o, RuleCommand command) {
   const ArgumentGroup group(args, "Statistics");
-  const char* what = command == kConverts
-                         ? "Choose the weights that are quantized to NVFP4 or pruned, for a "
-                           "layout too, by the statistics of their inputs in this file "
-                           "(lib/recipe/statistics/README.md, examples/statistics); of --recipe, method "
-                           "and sweeps of a rule say how"
-                         : "Choose weights by the statistics of their inputs in this file "
-                           "(lib/recipe/statistics/README.md, examples/statistics). Block scales are "
-                           "chosen with them";
+  const char* what = command == kConverts ? "Choose the weights that are quantized or pruned, for a "
+                                            "layout too, by the statistics of their inputs in this file "
+                                            "(lib/recipe/statistics/README.md, examples/statistics); of "
+                                            "--recipe, method "
+                                            "and sweeps of a rule say how"
+                                          : "Choose weights by the statistics of their inputs in this file "
+                                            "(lib/recipe/statistics/README.md, examples/statistics). Block "
+                                            "scales are "
+                                            "chosen with them";
   args.option("--stats", o.statistics, what).value_name("FILE").default_text("none: each weight for itself");
   args.flag("--strict-stats", o.strict_statistics,
             "Refuse statistics of other weights of the same model, as those of the BF16 model for its "
@@ -167,6 +168,13 @@ void exclude_rule_settings(Arguments& args, const std::string& option) {
 }
 
 namespace {
+
+/// The formats beside NVFP4 that statistics choose codes of: "fp8, mxfp8, ".
+std::string solved_formats() {
+  std::string names = "fp8, ";
+  for (const WeightFormat format : kMxFormats) names += fmt::format("{}, ", format->to);
+  return names;
+}
 
 /// Gives a rule the statistics of --stats, if the rule can use them.
 void take_statistics(const RecipeOptions& o, const std::shared_ptr<const Statistics>& statistics,
@@ -258,9 +266,10 @@ Recipe open_recipe(const RecipeOptions& o) {
     ++taken;
   }
   if (taken == 0)
-    throw Error(fmt::format(
-        "--stats: expected a rule to: nvfp4, {}, or keep with a pattern, found none in the recipe",
-        layout_names()));
+    throw Error(
+        fmt::format("--stats: expected a rule to: nvfp4, {}{}, or keep "
+                    "with a pattern, found none in the recipe",
+                    solved_formats(), layout_names()));
   return recipe;
 }
 
@@ -286,8 +295,9 @@ Rule make_rule(const RecipeOptions& o) {
   if (const auto statistics = open_statistics_file(o)) {
     if (!can_solve(rule)) {
       throw Error(
-          fmt::format("--stats: expected with --recipe, quantize, prune or --to {}, found with --to {}",
-                      layout_names(), rule.to));
+          fmt::format("--stats: expected with --recipe, quantize, "
+                      "prune or --to {}{}, found with --to {}",
+                      solved_formats(), layout_names(), rule.to));
     }
     take_statistics(o, statistics, rule);
   }

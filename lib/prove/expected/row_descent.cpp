@@ -40,11 +40,11 @@ void RowSolver::descend() {
   float loss = xt::sum((xt::adapt(w_.data(), {k_}) - x) * g)();
   for (int sweep = 0; sweep < s_.sweeps; ++sweep) {
     float gain = 0;
-    for (size_t b = 0; b < k_; b += 16) {
-      const Row before = xt::view(x, xt::range(b, b + 16));
-      Row local = xt::view(g, xt::range(b, b + 16));
+    for (size_t b = 0; b < k_; b += s_.block) {
+      const Row before = xt::view(x, xt::range(b, b + s_.block));
+      Row local = xt::view(g, xt::range(b, b + s_.block));
       gain -= improve_block(b, local);
-      for (size_t i = 0; i < 16; ++i) move(b + i, x_[b + i] - before(i));
+      for (size_t i = 0; i < s_.block; ++i) move(b + i, x_[b + i] - before(i));
     }
     if (gain <= s_.min_gain * loss) return;
     loss -= gain;
@@ -52,35 +52,35 @@ void RowSolver::descend() {
 }
 
 float RowSolver::improve_block(size_t b, std::span<float> g) {
-  float change = move_scale(b, g);
+  float change = s_.scales == ExpectedSolver::Scales::kGiven ? 0.0f : move_scale(b, g);
   const auto group = static_cast<size_t>(s_.group);
-  const int code = scales_[b / 16];
-  for (size_t j = b; j < b + 16; j += group) {
+  const int code = scales_[b / s_.block];
+  for (size_t j = b; j < b + s_.block; j += group) {
     std::vector<float> delta(group);
     change += best_codes(j, g.subspan(j - b), delta);
     for (size_t i = 0; i < group; ++i) {
       x_[j + i] = unit_of((x_[j + i] + delta[i]) * inverse(code)) * step(code);
-      for (size_t t = 0; t < 16; ++t) g[t] -= delta[i] * hd(j + i, b + t);
+      for (size_t t = 0; t < s_.block; ++t) g[t] -= delta[i] * hd(j + i, b + t);
     }
   }
   return change;
 }
 
 float RowSolver::move_scale(size_t b, std::span<float> g) {
-  int& code = scales_[b / 16];
+  int& code = scales_[b / s_.block];
   const auto h = xt::adapt(h_->matrix.data(), {k_, k_});
-  auto gradient = xt::adapt(g.data(), {16});
-  Row unit = xt::zeros<float>({16}), hu = unit;
-  for (size_t i = 0; i < 16; ++i) {
+  auto gradient = xt::adapt(g.data(), {s_.block});
+  Row unit = xt::zeros<float>({s_.block}), hu = unit;
+  for (size_t i = 0; i < s_.block; ++i) {
     unit(i) = unit_of(x_[b + i] * inverse(code));
-    xt::noalias(hu) += unit(i) * xt::view(h, b + i, xt::range(b, b + 16));
+    xt::noalias(hu) += unit(i) * xt::view(h, b + i, xt::range(b, b + s_.block));
   }
   const float curve = xt::sum(hu * unit)(), slope = xt::sum(unit * gradient)();
-  const int near = scale_code((step(code) + (curve > 0 ? slope / curve : 0.0f)) * to_code());
+  const int near = scale_code(step(code) + (curve > 0 ? slope / curve : 0.0f));
   int best = code;
   float gain = 0;
   for (int d = -1; d <= 1; ++d) {
-    const int other = std::clamp(near + d, 1, 126);
+    const int other = clamp_scale(near + d);
     const float change = step(other) - step(code), f = change * change * curve - 2.0f * change * slope;
     if (f < gain) {
       gain = f;
@@ -89,14 +89,14 @@ float RowSolver::move_scale(size_t b, std::span<float> g) {
   }
   if (best == code) return gain;
   xt::noalias(gradient) -= hu * (step(best) - step(code));
-  for (size_t i = 0; i < 16; ++i) x_[b + i] = unit(i) * step(best);
+  for (size_t i = 0; i < s_.block; ++i) x_[b + i] = unit(i) * step(best);
   code = best;
   return gain;
 }
 
 float RowSolver::best_codes(size_t first, std::span<const float> g, std::vector<float>& delta) const {
   const auto group = static_cast<size_t>(s_.group);
-  const float step_of_code = step(scales_[first / 16]), inverse_step = 1.0f / step_of_code;
+  const float step_of_code = step(scales_[first / s_.block]), inverse_step = 1.0f / step_of_code;
   const xt::xtensor<float, 2> h = xt::view(xt::adapt(h_->matrix.data(), {k_, k_}),
                                            xt::range(first, first + group), xt::range(first, first + group));
   float least = 0;

@@ -1,17 +1,17 @@
 #include "lib/prove/expected/row_solver.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
+#include "formats/e2m1.h"
 #include "lib/prove/expected/expected_solve.h"
 
 namespace twofour {
 namespace {
 
 constexpr float kHuge = std::numeric_limits<float>::infinity();
-constexpr double kUnits[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
-
 /// The index of the nearest among ascending numbers. Ties go to the even index.
 template <class Number>
 int nearest_of(int first, int last, double x, Number&& number) {
@@ -23,20 +23,49 @@ int nearest_of(int first, int last, double x, Number&& number) {
   return best;
 }
 
-}  // namespace
-
-int RowSolver::magnitude_code(float x) {
-  return nearest_of(0, 7, std::abs(static_cast<double>(x)), [](int i) { return kUnits[i]; });
+int nearest_e4m3(float x) {
+  return nearest_of(1, 126, static_cast<double>(x),
+                    [](int i) { return static_cast<double>(e4m3_to_float(static_cast<unsigned>(i))); });
 }
 
-float RowSolver::unit_of(float x) {
-  const auto unit = static_cast<float>(kUnits[magnitude_code(x)]);
+/// floor(log2(x)), at least -127.
+int exponent_of(float x) {
+  int exponent = 0;
+  if (std::frexp(x, &exponent) == 0) return -127;
+  return std::max(exponent - 1, -127);
+}
+
+}  // namespace
+
+int RowSolver::magnitude_code(float x) const {
+  const float size = std::abs(x);
+  const auto above = std::upper_bound(s_.numbers.begin(), s_.numbers.end(), size);
+  const auto last = static_cast<int>(s_.numbers.size()) - 1,
+             next = static_cast<int>(above - s_.numbers.begin());
+  return nearest_of(next - 1, std::min(next, last), static_cast<double>(size),
+                    [&](int i) { return static_cast<double>(s_.numbers[static_cast<size_t>(i)]); });
+}
+
+float RowSolver::unit_of(float x) const {
+  const float unit = s_.numbers[static_cast<size_t>(magnitude_code(x))];
   return std::signbit(x) ? -unit : unit;
 }
 
-int RowSolver::scale_code(float x) {
-  return nearest_of(1, 126, static_cast<double>(x),
-                    [](int i) { return static_cast<double>(e4m3_to_float(static_cast<unsigned>(i))); });
+int RowSolver::clamp_scale(int code) const {
+  return std::clamp(code, 1, s_.scales == ExpectedSolver::Scales::kPowers ? 253 : 126);
+}
+
+int RowSolver::scale_code(float step) const {
+  if (s_.scales != ExpectedSolver::Scales::kPowers) return nearest_e4m3(step * to_code());
+  if (!(step > 0)) return 1;
+  const int low = exponent_of(step);  // of the power of two below, to which the middle belongs
+  return clamp_scale(low + 127 + (static_cast<double>(step) > std::ldexp(1.5, low)));
+}
+
+int RowSolver::base_scale(float largest) const {
+  if (s_.scales == ExpectedSolver::Scales::kPowers)
+    return exponent_of(largest) - exponent_of(s_.numbers.back()) + 127;
+  return largest == 0 ? 0x38 : nearest_e4m3(largest / 6.0f * to_code());
 }
 
 RowSolver::RowSolver(const ExpectedSolver& solver, const ExpectedHessian* hessian,
@@ -48,7 +77,7 @@ RowSolver::RowSolver(const ExpectedSolver& solver, const ExpectedHessian* hessia
       w_(weights),
       k_(weights.size()),
       x_(weights.begin(), weights.end()),
-      scales_(k_ / 16) {
+      scales_(k_ / solver.block) {
   const auto group = static_cast<size_t>(s_.group);
   if (s_.dense) {
     masks_.push_back(std::vector<bool>(group, true));
@@ -95,16 +124,17 @@ size_t RowSolver::mask_of(size_t first, std::span<const float> weights) const {
   return best;
 }
 
-int RowSolver::search(std::span<const float> x, std::span<const float> weights) const {
+int RowSolver::search(size_t block, std::span<const float> x, std::span<const float> weights) const {
+  if (s_.scales == ExpectedSolver::Scales::kGiven) return static_cast<int>(block);
   float largest = 0;
   for (const float v : x) largest = std::max(largest, std::abs(v));
-  const int base = largest == 0 ? 0x38 : scale_code(largest / 6.0f * to_code());
+  const int base = base_scale(largest);
   int best = base;
   float least = kHuge;
-  for (int d = -12; d <= s_.highest; ++d) {
-    const int code = std::clamp(base + d, 1, 126);
+  for (int d = s_.lowest; d <= s_.highest; ++d) {
+    const int code = clamp_scale(base + d);
     float loss = 0;
-    for (size_t i = 0; i < 16; ++i) {
+    for (size_t i = 0; i < s_.block; ++i) {
       const float e = x[i] - unit_of(x[i] * inverse(code)) * step(code);
       loss += e * e * weights[i];
     }
@@ -122,16 +152,17 @@ void RowSolver::pass_on(size_t column, float error, size_t from, size_t until) {
 
 void RowSolver::joint() {
   const auto group = static_cast<size_t>(s_.group);
-  for (size_t b = 0; b < k_; b += 16) {
-    std::vector<float> weights, kept(16), errors(16);
-    for (size_t i = 0; i < 16; ++i) weights.push_back(1.0f / (u(b + i, b + i) * u(b + i, b + i)));
-    for (size_t j = 0; j < 16; j += group) {
+  const size_t block = s_.block;
+  for (size_t b = 0; b < k_; b += block) {
+    std::vector<float> weights, kept(block), errors(block);
+    for (size_t i = 0; i < block; ++i) weights.push_back(1.0f / (u(b + i, b + i) * u(b + i, b + i)));
+    for (size_t j = 0; j < block; j += group) {
       const size_t m = mask_of(b + j, std::span(weights).subspan(j));
       for (size_t i = 0; i < group; ++i) kept[j + i] = masks_[m][i] ? x_[b + j + i] : 0.0f;
     }
-    const int scale = search(kept, weights);
-    scales_[b / 16] = scale;
-    for (size_t j = b; j < b + 16; j += group) {
+    const int scale = search(b / block, kept, weights);
+    scales_[b / block] = scale;
+    for (size_t j = b; j < b + block; j += group) {
       float least = kHuge;
       std::vector<float> values(group), spent(group);
       for (size_t m = 0; m < masks_.size(); ++m) {
@@ -154,11 +185,11 @@ void RowSolver::joint() {
       }
       for (size_t i = 0; i < group; ++i) {
         x_[j + i] = values[i];
-        pass_on(j + i, spent[i], j + group, b + 16);
+        pass_on(j + i, spent[i], j + group, b + block);
         errors[j - b + i] = spent[i];
       }
     }
-    for (size_t i = 0; i < 16; ++i) pass_on(b + i, errors[i], b + 16, k_);
+    for (size_t i = 0; i < block; ++i) pass_on(b + i, errors[i], b + block, k_);
   }
 }
 
@@ -174,24 +205,27 @@ void RowSolver::by_diagonal() {
 }
 
 void RowSolver::round(std::span<const float> weights) {
-  for (size_t b = 0; b < k_; b += 16) {
-    const int scale = search(std::span<const float>(x_).subspan(b, 16), weights.subspan(b));
-    scales_[b / 16] = scale;
-    for (size_t i = b; i < b + 16; ++i) x_[i] = unit_of(x_[i] * inverse(scale)) * step(scale);
+  const size_t block = s_.block;
+  for (size_t b = 0; b < k_; b += block) {
+    const int scale = search(b / block, std::span<const float>(x_).subspan(b, block), weights.subspan(b));
+    scales_[b / block] = scale;
+    for (size_t i = b; i < b + block; ++i) x_[i] = unit_of(x_[i] * inverse(scale)) * step(scale);
   }
 }
 
 ExpectedRow RowSolver::written() const {
   ExpectedRow out;
-  for (size_t b = 0; b < k_; b += 16) {
-    const int code = scales_[b / 16];
+  // The sign is the bit above those of magnitudes. E4M3 has one magnitude less, NaN.
+  const auto sign = static_cast<int>(std::bit_ceil(s_.numbers.size()));
+  for (size_t b = 0; b < k_; b += s_.block) {
+    const int code = scales_[b / s_.block];
     bool any = false;
-    for (size_t i = b; i < b + 16; ++i) {
+    for (size_t i = b; i < b + s_.block; ++i) {
       const float x = x_[i] * inverse(code);
       const int magnitude = magnitude_code(x);
       any = any || magnitude != 0;
       out.codes.push_back(
-          static_cast<uint8_t>(magnitude == 0 || !std::signbit(x) ? magnitude : magnitude + 8));
+          static_cast<uint8_t>(magnitude == 0 || !std::signbit(x) ? magnitude : magnitude + sign));
     }
     out.scales.push_back(any ? static_cast<uint8_t>(code) : s_.zero_scale);
   }
@@ -209,8 +243,9 @@ struct RowInUnits {
 
 RowInUnits in_units(const ExpectedSolver& solver, std::span<const float> weights) {
   RowInUnits out{solver, {weights.begin(), weights.end()}};
-  int exponent = 0;  // the global scale, or its inverse if it is a divisor, is in [2^exponent, 2^(exponent +
-                     // 1))
+  if (solver.scales != ExpectedSolver::Scales::kE4m3) return out;
+  int exponent = 0;  // the global scale, or its inverse if it is a divisor, is
+                     // in [2^exponent, 2^(exponent + 1))
   std::frexp(solver.global, &exponent);
   exponent = solver.divides ? 1 - exponent : exponent - 1;
   if (exponent >= -40 && exponent <= 24) return out;
@@ -236,6 +271,26 @@ ExpectedRow expect_row_by_diagonal(const ExpectedSolver& solver, std::span<const
                                    std::span<const float> weights, std::span<const uint8_t> mask) {
   const RowInUnits in = in_units(solver, weights);
   return RowSolver(in.solver, nullptr, diagonal, in.weights, mask).solve();
+}
+
+void use_format(ExpectedSolver& s, std::string_view to) {
+  s.scales = to == "fp8" ? ExpectedSolver::Scales::kGiven : ExpectedSolver::Scales::kPowers;
+  s.block = to == "fp8" ? 16 : 32;
+  s.lowest = -1;
+  if (to == "mxfp4") return;
+  s.numbers.clear();
+  const bool six = to == "mxfp6";
+  for (unsigned code = 0; code < (six ? 32u : 127u); ++code)
+    s.numbers.push_back(six ? e2m3_to_float(code) : e4m3_to_float(code));
+}
+
+std::vector<uint8_t> pack_expected(size_t bits, std::span<const uint8_t> codes) {
+  std::vector<uint8_t> packed(codes.size() * bits / 8);
+  for (size_t bit = 0; bit < codes.size() * bits; ++bit) {
+    const unsigned one = codes[bit / bits] >> bit % bits & 1u;
+    packed[bit / 8] = static_cast<uint8_t>(packed[bit / 8] | one << bit % 8);
+  }
+  return packed;
 }
 
 }  // namespace twofour

@@ -1,4 +1,5 @@
 #pragma once
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -18,13 +19,19 @@ class RowSolver {
   ExpectedRow solve();
 
  private:
-  static int magnitude_code(float x);
-  /// The nearest value of E2M1.
-  static float unit_of(float x);
-  /// The nearest block scale above zero.
-  static int scale_code(float x);
+  int magnitude_code(float x) const;
+  /// The nearest number of the format.
+  float unit_of(float x) const;
+  /// The block scale above zero whose step is nearest.
+  int scale_code(float step) const;
+  int clamp_scale(int code) const;
+  /// The block scale of the largest magnitude of a block.
+  int base_scale(float largest) const;
 
+  /// The value of code 1.0. A given scale has the number of its block for a code.
   float step(int code) const {
+    if (s_.scales == ExpectedSolver::Scales::kGiven) return s_.steps[static_cast<size_t>(code)];
+    if (s_.scales == ExpectedSolver::Scales::kPowers) return std::ldexp(1.0f, code - 127);
     const float scale = e4m3_to_float(static_cast<unsigned>(code));
     return s_.divides ? scale / s_.global : scale * s_.global;
   }
@@ -35,7 +42,7 @@ class RowSolver {
 
   /// The given mask, or the mask with the largest sum of x^2 weights. On a tie, the first mask is taken.
   size_t mask_of(size_t first, std::span<const float> weights) const;
-  int search(std::span<const float> x, std::span<const float> weights) const;
+  int search(size_t block, std::span<const float> x, std::span<const float> weights) const;
   /// Subtracts the effect of a column's error from columns [from, until).
   void pass_on(size_t column, float error, size_t from, size_t until);
   void joint();

@@ -86,7 +86,10 @@ std::string label_of(size_t index, const Selection& s) {
     for (const NamePattern& p : *patterns) names.push_back(p.text());
   }
   std::string text = names[0];
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  if (text.size() > 60) {
+    text.resize(57);
+    text += "...";
+  }
   text += and_more(names.size(), " and {} more");
   return fmt::format("rule {} ({})", index + 1, text);
 }

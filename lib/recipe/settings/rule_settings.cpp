@@ -7,6 +7,7 @@ namespace twofour {
 namespace {
 
 constexpr unsigned kEncodes = kToNvfp4 | kToLayout;  // a layout takes NVFP4, which other formats become first
+constexpr unsigned kSolved = kEncodes | kToFp8 | kToMx;  // formats that statistics choose codes of
 constexpr unsigned kConverting = kConverts | kPlans, kWriting = kConverting | kQuantizes,
                    kSolving = kWriting | kPrunes | kCompresses;
 constexpr const char* kInputScales = "keep, none, constant, constant=NUMBER, neighbours or from FILE";
@@ -232,7 +233,7 @@ std::vector<RuleSetting> table() {
            .file_help = "what is written if a block's scale rounds to zero"}),
       user_setting<&Rule::method>(
           "method",
-          {.files = kDropsCodes | kEncodes,
+          {.files = kDropsCodes | kSolved,
            .place = {16, 10},
            .help = {{kPrunes,
                      "How: joint chooses mask, scales and codes together; wanda reads the diagonal alone; "
@@ -249,7 +250,7 @@ std::vector<RuleSetting> table() {
            .values = solving_methods,
            .is_of_statistics = true}),
       user_setting<&Rule::sweeps>(
-          "sweeps", {.files = kDropsCodes | kEncodes,
+          "sweeps", {.files = kDropsCodes | kSolved,
                      .place = {17, 11},
                      .help = {{kPrunes, "", "4"},
                               {kWriting | kCompresses, "", "4 with a pattern, else 2"},
@@ -259,7 +260,7 @@ std::vector<RuleSetting> table() {
                      .file_fallback = "as quantize {sweeps}",
                      .most = 64,
                      .is_of_statistics = true}),
-      shrink_word({.files = kDropsCodes | kEncodes,
+      shrink_word({.files = kDropsCodes | kSolved,
                    .place = {18, 12},
                    .help = {{kSolving, "Share taken off products of two inputs",
                              "0.5, with a pattern 0.1, by guided statistics 0"}},
@@ -267,7 +268,7 @@ std::vector<RuleSetting> table() {
                    .file_fallback = "as quantize {shrink}",
                    .value_name = "SHARE"}),
       user_setting<&Rule::scale_search>(
-          "scale_search", {.files = kDropsCodes | kEncodes,
+          "scale_search", {.files = kDropsCodes | kSolved,
                            .place = {19, 13},
                            .help = {{kSolving, "Codes tried above the largest weight's scale", "7"}},
                            .file_help = "codes tried above the largest weight's scale",

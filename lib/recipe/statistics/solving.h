@@ -78,6 +78,8 @@ std::string_view solving_name(const Solving& solving, bool has_pattern);
 /// with a pattern, by 0.1. Those of guided tokens are not. Measured on SmolLM2: examples/smollm2.
 double default_shrink(const Statistics& statistics, bool has_pattern);
 inline constexpr int kDefaultScaleSearch = 7;
+/// The same for scales that are powers of two.
+inline constexpr int kDefaultPowerSearch = 1;
 
 /// The damping with which the Hessian of an entry is factorized. It is larger for an entry with few tokens
 /// per input.

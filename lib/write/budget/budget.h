@@ -49,7 +49,8 @@ struct BudgetChoice {
   double share(size_t count) const;
   /// The expected loss of quantizing all units.
   double dense_loss() const;
-  /// Has a warning if the budget is not 0 but too small for any unit. Otherwise, it is empty.
+  /// Has a warning if the budget is not 0 but too small for any unit, or if it leaves as many bits as a dense
+  /// format that is better. Otherwise, it is empty.
   Findings warnings() const;
 };
 

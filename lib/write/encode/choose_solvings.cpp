@@ -14,6 +14,9 @@
 namespace twofour {
 namespace {
 
+/// K is a multiple of this number if statistics choose weights. FP8 has other K, too.
+constexpr int64_t kSolveColumns = 16;
+
 /// Reports statistics that were collected with other weights of the same model, since they are less accurate.
 void hold_weights(const Statistics& s, bool strict, Planner& planner) {
   const std::string text = other_weights(s, planner.source, strict);
@@ -111,6 +114,10 @@ UnsolvedByReason choose_solvings(const EncodeRule& rule, bool strict_statistics,
         if (shared.entry != nullptr || s->find(m.name) == nullptr) solving = std::move(shared);
       }
       if (!fits(m, solving, rule, planner.problems)) continue;
+      if (m.k % kSolveColumns != 0) {
+        solving = {};
+        solving.why = fmt::format("a K that is no multiple of {}, {}", kSolveColumns, m.k);
+      }
       if (!solving.why.empty()) {
         Unsolved& alike = unsolved[solving.why.substr(0, solving.why.find(','))];
         if (alike.count++ == 0) alike.first = m.name + ": " + solving.why;

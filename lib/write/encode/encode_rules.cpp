@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "kernels/solve/solve.h"
 #include "lib/recipe/settings/rule_settings.h"
 
 namespace twofour {
@@ -57,10 +58,27 @@ void check_solving_settings(const Rule& r) {
     throw Error(fmt::format("{}: expected joint, wanda or magnitude if weights are pruned, found {}", method,
                             r.method.text()));
   }
-  if (solves && r.block_scale != BlockScale::max && !plain) {
-    throw Error(fmt::format("{}: expected none beside {}, which chooses block scales itself, found {}",
-                            r.name(keys::kBlockScale), options::kStats, r.block_scale.text()));
+  if (solves && r.block_scale.or_default() != BlockScale::max && !plain) {
+    throw Error(
+        fmt::format("{}: expected none beside {}, which chooses block "
+                    "scales itself, found {}",
+                    r.name(keys::kBlockScale), options::kStats, r.block_scale.text()));
   }
+}
+
+/// Gives an encoding without a pattern the statistics of its rule, and completes their settings.
+void take_statistics(Rule& r, EncodeRule& rule) {
+  const WeightFormat format = rule.format();
+  if (has_fixed_scales(format) && r.scale_search >= 0) {
+    throw Error(
+        fmt::format("{}: expected none with FP8, whose scales follow "
+                    "from the largest weights, found {}",
+                    r.name(keys::kScaleSearch), r.scale_search));
+  }
+  complete_solving_settings(r, false, format);
+  check_solving_settings(r);
+  if (r.solves()) rule.statistics = r.statistics, rule.encoded = r.encoded;
+  rule.sweeps = r.sweeps;
 }
 
 /// The settings of a rule with every default, as the encoder and the proof read them.
@@ -116,6 +134,7 @@ EncodeRule fp8_rule(Rule& r) {
   const Spelling spelling = *dialect.spelling(scheme, kFp8Block, kFp8Block);
   scheme.scale = spelling.scale;
   scheme.has_input_scale = spelling.needs_input_scale;
+  take_statistics(r, rule);
   rule.settings = settings_of(r);
   return rule;
 }
@@ -150,6 +169,7 @@ EncodeRule mx_rule(Rule& r) {
   if (r.arithmetic.empty()) {
     r.arithmetic = r.dialect == "compressed-tensors" ? Arithmetic::compressed_tensors : Arithmetic::modelopt;
   }
+  take_statistics(r, rule);
   rule.settings = settings_of(r);
   return rule;
 }
@@ -192,10 +212,13 @@ void complete_quantize_settings(Rule& rule) {
   rule.zero_block = rule.zero_block.or_default();
 }
 
-void complete_solving_settings(Rule& rule, bool has_pattern) {
+void complete_solving_settings(Rule& rule, bool has_pattern, WeightFormat format) {
   if (rule.keeps_absent || !rule.solves() || rule.statistics == nullptr) return;
   if (!rule.shrink) rule.shrink = default_shrink(*rule.statistics, has_pattern);
-  if (rule.scale_search < 0) rule.scale_search = kDefaultScaleSearch;
+  // Scales that are given leave little to descent.
+  if (has_fixed_scales(format) && rule.sweeps < 0) rule.sweeps = 0;
+  if (has_fixed_scales(format) || rule.scale_search >= 0) return;
+  rule.scale_search = format->global_scale ? kDefaultScaleSearch : kDefaultPowerSearch;
 }
 
 EncodeRule prune_rule(const Rule& r, std::string_view dialect) {

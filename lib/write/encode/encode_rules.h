@@ -16,8 +16,8 @@ EncodeRule prune_rule(const Rule& rule, std::string_view dialect);
 void complete_quantize_settings(Rule& rule);
 
 /// Fills in the settings by which the statistics of a rule choose weights. A rule without statistics stays as
-/// it is. `has_pattern` is true if the weights are pruned.
-void complete_solving_settings(Rule& rule, bool has_pattern);
+/// it is. `has_pattern` is true if the weights are pruned. `format` is written.
+void complete_solving_settings(Rule& rule, bool has_pattern, WeightFormat format = WeightFormat::kNvfp4);
 
 /// True if a dialect can store a scheme unchanged.
 bool holds(const OutputDialect& dialect, const Scheme& scheme);

@@ -51,6 +51,8 @@ struct EncodeRule {
   /// If `in_place`, a gate and its up get the larger of their two global scales.
   bool folds_pairs = false;
 
+  /// The row of the format that is written, which the solver reads.
+  WeightFormat format() const { return scheme.is_mxfp8() ? WeightFormat::kMxfp8 : scheme.format; }
   bool is_nvfp4() const { return scheme.format->global_scale; }
   bool is_mx() const { return scheme.format->group == kMxGroup || scheme.is_mxfp8(); }
   /// True for FP8 with one scale for each tensor, row or block.

@@ -156,6 +156,14 @@ void warn_of_unused_statistics(const Checkpoint& c, const std::vector<OutputMatr
                    counted(targets.size(), "matrix", "matrices"))});
 }
 
+/// Warns of statistics for v7-packed, which has nearly the size of a dense format that is better.
+void warn_of_dense_size(const Checkpoint& c, Findings& findings) {
+  // SmolLM2-135M-Instruct, guided statistics in one pass, KL over 4,092 predictions.
+  findings.push_back({Severity::kWarning, "dense-is-better", c.path().string(),
+                      "v7-packed has 4 bits a weight: MXFP4 chosen by statistics has 4.25 and is better (on "
+                      "SmolLM2-135M its KL is 0.144; that of 2:4 is 1.24)"});
+}
+
 /// Packs matrices in a layout.
 class ToLayout : public Method {
  public:
@@ -174,6 +182,7 @@ class ToLayout : public Method {
           "expected matrices that no earlier rule matches, found that earlier rules match all {}", matched));
     }
     if (rule.label.empty() && rule.statistics) warn_of_unused_statistics(c, targets, planner.findings);
+    if (rule.statistics && layout_ == KMajorPacked::name) warn_of_dense_size(c, planner.findings);
     LayoutGroup group{layout_, {}, converted_patterns(c, targets)};
     with_layout(layout_, [&]<class L>() { group.pattern = L::pattern; });
     const bool converts_experts =

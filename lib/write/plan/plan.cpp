@@ -216,9 +216,19 @@ void refuse_unread_codes(const Checkpoint& source) {
                           counted(unread.size(), "module")));
 }
 
+/// True if a dialect has the format of a rule `to` one of kMxFormats, and of every other rule.
+bool has_mx_format(const OutputDialect& dialect, std::string_view to) {
+  for (const WeightFormat format : kMxFormats) {
+    if (to != format->to) continue;
+    Scheme scheme{format->tiles ? WeightFormat::kFp8 : format, Granularity::kBlock, 1, kMxGroup};
+    return !dialect.entry(scheme).is_null();
+  }
+  return true;
+}
+
 /// Fills in the dialect of a recipe from a file. It is the source's own dialect if the recipe asks for that.
-/// It is ModelOpt's if a rule makes NVFP4 and the source's dialect cannot store NVFP4. It is empty if no rule
-/// needs a dialect.
+/// It is another if a rule makes a format that the source's dialect cannot store: the first that has all. It
+/// is empty if no rule needs a dialect.
 void complete_dialect(const Checkpoint& source, Recipe& recipe) {
   if (recipe.dialect == "source") {
     constexpr unsigned kEncoding = kToNvfp4 | kToFp8 | kToMx;
@@ -229,8 +239,16 @@ void complete_dialect(const Checkpoint& source, Recipe& recipe) {
       encodes = encodes || (row != nullptr && (row->kind & kEncoding) != 0);
       nvfp4 = nvfp4 || rule.to == "quantize";
     }
-    if (own != nullptr && nvfp4 && own->nvfp4 == nullptr) own = nullptr;
-    recipe.dialect = own != nullptr ? own->name : encodes ? output_dialects()[0].name : "";
+    const auto has_all = [&](const OutputDialect& d) {
+      return std::all_of(recipe.rules.begin(), recipe.rules.end(),
+                         [&](const Rule& rule) { return has_mx_format(d, rule.to); });
+    };
+    if (own != nullptr && ((nvfp4 && own->nvfp4 == nullptr) || !has_all(*own))) own = nullptr;
+    const auto all = output_dialects();
+    const auto first = std::find_if(all.begin(), all.end(), has_all);
+    recipe.dialect = own != nullptr ? own->name
+                     : encodes      ? (first == all.end() ? all.begin() : first)->name
+                                    : "";
   }
   const unsigned kinds = rule_setting(keys::kDialect).asked.methods;
   for (Rule& rule : recipe.rules) {

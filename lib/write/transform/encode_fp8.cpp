@@ -118,23 +118,47 @@ void Encoder::choose_tile_scales(Results& results) {
   }
 }
 
+std::vector<float> Encoder::steps_of(const EncodedMatrix& m, const Survey& survey, int64_t row,
+                                     size_t weights) const {
+  constexpr size_t kColumns = 16;
+  const auto blocks = static_cast<size_t>(m.k) / kColumns;
+  const TileGrid grid(rule_, m);
+  std::vector<float> steps;
+  for (size_t i = 0; i < weights / kColumns; ++i) {
+    const size_t across = i % blocks * kColumns / static_cast<size_t>(grid.cols);
+    steps.push_back(survey.tiles[grid.first(row + static_cast<int64_t>(i / blocks)) + across].scale);
+  }
+  return steps;
+}
+
 void Encoder::encode_fp8(const EncodedMatrix& m, Survey& survey, int64_t row, std::span<const float> rows,
                          const Write& write, EncodedResult& result) {
   codes_.resize(rows.size());
   back_.resize(rows.size());
   const auto k = static_cast<size_t>(m.k);
   const TileGrid grid(rule_, m);
-  for (size_t r = 0; r < rows.size() / k; ++r) {
-    for_each_part(grid.first(row + static_cast<int64_t>(r)), k, static_cast<size_t>(grid.cols),
-                  [&](size_t tile, size_t begin, size_t end) {
-                    Tile& t = survey.tiles[tile];
-                    const size_t at = r * k + begin, count = end - begin;
-                    const auto weights = rows.subspan(at, count);
-                    twofour::encode_fp8(weights, t.scale, &codes_[at], isa_);
-                    decode_fp8(std::span<const uint8_t>(&codes_[at], count), t.scale, &back_[at], isa_);
-                    if (may_cast_ && !t.is_inexact) t.is_inexact = !is_equal(weights, {&back_[at], count});
-                  });
+  const bool solved = is_solved(m, survey);
+  const std::span<const float> target = solved ? target_of(m, row, rows) : rows;
+  const auto for_each_tile = [&](auto&& f) {
+    for (size_t r = 0; r < rows.size() / k; ++r) {
+      for_each_part(
+          grid.first(row + static_cast<int64_t>(r)), k, static_cast<size_t>(grid.cols),
+          [&](size_t tile, size_t begin, size_t end) { f(survey.tiles[tile], r * k + begin, end - begin); });
+    }
+  };
+  const auto decode = [&] {
+    for_each_tile([&](Tile& t, size_t at, size_t count) {
+      decode_fp8(std::span<const uint8_t>(&codes_[at], count), t.scale, &back_[at], isa_);
+      if (may_cast_ && !t.is_inexact) t.is_inexact = !is_equal(rows.subspan(at, count), {&back_[at], count});
+    });
+  };
+  if (!solved || rule_.settings->measures_rounding) {
+    for_each_tile([&](Tile& t, size_t at, size_t count) {
+      twofour::encode_fp8(rows.subspan(at, count), t.scale, &codes_[at], isa_);
+    });
+    decode();
   }
+  if (solved) solve_rounded(rows, target, 0, steps_of(m, survey, row, rows.size()), decode, result);
   write(m.part(EncodedPart::kValues), codes_);
   result.error.add(rows, back_, m.k, isa_);
 }

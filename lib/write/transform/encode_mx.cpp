@@ -27,15 +27,27 @@ void widen_codes(std::span<const uint8_t> pairs, std::vector<uint8_t>& sixes) {
 
 }  // namespace
 
-void Encoder::encode_mx(const EncodedMatrix& m, std::span<const float> rows, const Write& write,
-                        EncodedResult& result) {
+void Encoder::encode_mx(const EncodedMatrix& m, const Survey& survey, int64_t row,
+                        std::span<const float> rows, const Write& write, EncodedResult& result) {
   const MxRule rule{quantize_.arithmetic, quantize_.weight_type};
   const WeightFormat format = rule_.scheme.format;
   codes_.resize(static_cast<size_t>(format->code_bytes(static_cast<int64_t>(rows.size()))));
   scales_.resize(rows.size() / kMxGroup);
   back_.resize(rows.size());
-  quantize_mx(format, rule, rows, codes_.data(), scales_.data(), isa_);
-  dequantize_mx(format, codes_, scales_, back_.data(), isa_);
+  const bool solved = is_solved(m, survey);
+  const std::span<const float> target = solved ? target_of(m, row, rows) : rows;
+  const auto decode = [&] { dequantize_mx(format, codes_, scales_, back_.data(), isa_); };
+  if (!solved || rule_.settings->measures_rounding) {
+    quantize_mx(format, rule, rows, codes_.data(), scales_.data(), isa_);
+    decode();
+  }
+  if (solved) {
+    const std::array<float, kMxGroup> zeros{};
+    std::array<uint8_t, kMxGroup> codes{};
+    uint8_t zero_scale = 0;
+    quantize_mx(format, rule, zeros, codes.data(), &zero_scale, isa_);
+    solve_rounded(rows, target, zero_scale, {}, decode, result);
+  }
   // Scales are rounded to powers of two, so the largest weights may become even larger.
   if (!(largest_magnitude(back_, isa_) < kBeyondBf16) && result.problems.empty()) {
     result.problems.push_back(fmt::format("{}: expected weights that stay within BF16 in {}, found up to {}",
@@ -45,7 +57,7 @@ void Encoder::encode_mx(const EncodedMatrix& m, std::span<const float> rows, con
   write(m.part(EncodedPart::kValues), codes_);
   write(m.part(EncodedPart::kScales), scales_);
   result.error.add(rows, back_, m.k, isa_);
-  result.lost += count_lost_mx(rule, rows, back_);
+  if (!solved) result.lost += count_lost_mx(rule, rows, back_);
 }
 
 void Encoder::cast_to_mx(const Write& write) {

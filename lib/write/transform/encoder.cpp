@@ -151,14 +151,15 @@ void Encoder::survey_all(Results& results) {
                       m.name == m.source->name ? "" : " " + m.name, row + place / m.k, place % m.k));
       return;
     }
+    std::span<const float> target = rows;
     if (m.solving.target_offset) {
-      const auto target = target_of(m, row, rows);
+      target = target_of(m, row, rows);
       survey.targets.add(rows, target);
       amax = largest_magnitude(target, isa_);
     }
     survey.amax = std::max(survey.amax, amax);
     if (from_mxfp4_) result.error.add_exact(rows, m.k, isa_);
-    if (rule_.is_tiled()) survey_fp8(m, row, rows, survey);
+    if (rule_.is_tiled()) survey_fp8(m, row, target, survey);
     if (may_cast_) survey_stored(m, row, stored, survey);
   });
   for (size_t at = 0; at < results.size(); ++at) results[at].source = hashers[at].digest();
@@ -194,8 +195,10 @@ void Encoder::survey_stored(const EncodedMatrix& m, int64_t row, const StoredBlo
 void Encoder::prepare(Results& results) {
   if (rule_.is_tiled()) {
     choose_tile_scales(results);
+    note_unsolved(results);
   } else if (rule_.is_mx()) {
     is_cast_ = may_cast_;
+    note_unsolved(results);
   } else {
     is_cast_ = may_cast_ && can_cast_to_nvfp4(results);
     if (!is_cast_) choose_global_scales(results);
@@ -215,7 +218,7 @@ void Encoder::write_all(const Write& write, Results& results) {
       } else if (rule_.is_tiled()) {
         encode_fp8(matrices[i], surveys_[i], row, rows, write, results[i]);
       } else if (rule_.is_mx()) {
-        encode_mx(matrices[i], rows, write, results[i]);
+        encode_mx(matrices[i], surveys_[i], row, rows, write, results[i]);
       } else {
         encode_nvfp4(matrices[i], surveys_[i], row, rows, write, results[i]);
       }

@@ -177,9 +177,20 @@ class Encoder : public RowQuantizer {
   /// Adds the error of MXFP4 rows to the result. `codes_` and `scales_` hold these rows as NVFP4.
   void add_rounded_blocks(const EncodedMatrix& matrix, const StoredBlock& block, EncodedResult& result);
 
+  // --- encode_solved.cpp ---
+  /// True if statistics solve a matrix in a format without a global scale, and its numbers allow that.
+  bool is_solved(const EncodedMatrix& matrix, const Survey& survey) const;
+  /// Warns of matrices that statistics cannot solve because of their numbers.
+  void note_unsolved(Results& results) const;
+  /// Solves rows that were rounded into `codes_`, `scales_` and `back_`, and replaces these. `decode()` reads
+  /// the codes back.
+  void solve_rounded(std::span<const float> rows, std::span<const float> target, uint8_t zero_scale,
+                     std::span<const float> steps, const std::function<void()>& decode,
+                     EncodedResult& result);
+
   // --- encode_mx.cpp ---
-  void encode_mx(const EncodedMatrix& matrix, std::span<const float> rows, const Write& write,
-                 EncodedResult& result);
+  void encode_mx(const EncodedMatrix& matrix, const Survey& survey, int64_t row, std::span<const float> rows,
+                 const Write& write, EncodedResult& result);
   void cast_to_mx(const Write& write);
 
   // --- encode_fp8.cpp ---
@@ -188,6 +199,9 @@ class Encoder : public RowQuantizer {
   void choose_tile_scales(Results& results);
   void encode_fp8(const EncodedMatrix& matrix, Survey& survey, int64_t row, std::span<const float> rows,
                   const Write& write, EncodedResult& result);
+  /// The scales of rows, one for 16 weights.
+  std::vector<float> steps_of(const EncodedMatrix& matrix, const Survey& survey, int64_t row,
+                              size_t weights) const;
   void cast_to_fp8(const Write& write, Results& results);
   /// Adds the error of the rounded rows of a block, and marks their tiles as inexact.
   void add_rounded(const EncodedMatrix& matrix, int64_t row, const StoredBlock& block, Survey& survey,

@@ -132,7 +132,7 @@ std::span<const float> MatrixSolver::in_units(Arithmetic arithmetic, float& stor
 
 void MatrixSolver::solve(Arithmetic arithmetic, float stored, uint8_t zero_scale,
                          std::span<const float> target, std::span<const uint8_t> mask, uint8_t* codes,
-                         uint8_t* scales) {
+                         uint8_t* scales, std::span<const float> steps) {
   SolveRule rule;
   rule.method =
       matrix_->solving.method == Solving::Method::kFull ? SolveMethod::joint : SolveMethod::diagonal;
@@ -141,7 +141,8 @@ void MatrixSolver::solve(Arithmetic arithmetic, float stored, uint8_t zero_scale
   rule.zero_scale = zero_scale;
   rule.scale_search = matrix_->solving.scale_search;
   rule.sweeps = matrix_->solving.sweeps;
-  const SolveInput in{in_units(arithmetic, stored, target), mask};
+  rule.format = rule_->format();
+  const SolveInput in{rule.format->global_scale ? in_units(arithmetic, stored, target) : target, mask, steps};
   const SolveOutput out{codes, scales};
   if (!prepared_->diagonal.empty()) {
     solve_rows_by_diagonal(rule, prepared_->diagonal, stored, in, out, compute_.threads, compute_.isa);

@@ -27,10 +27,11 @@ class MatrixSolver {
   bool has_target() const { return matrix_->solving.target_offset.has_value(); }
   /// Turns the rows that begin with row `row` into their target W + 0.5 C (H + lambda I)^-1.
   void aim(int64_t row, std::span<float> weights);
-  /// Finds codes [rows, k/2] and block scales [rows, k/16] of rows under a given global scale. `mask` is
-  /// [rows, k] or empty.
+  /// Finds codes [rows, k] and block scales of rows in the rule's format. `stored` is the global scale, or 1.
+  /// `mask` is [rows, k] or empty. `steps` [rows, k/16] are the scales of a format with fixed scales.
   void solve(Arithmetic arithmetic, float stored, uint8_t zero_scale, std::span<const float> target,
-             std::span<const uint8_t> mask, uint8_t* codes, uint8_t* scales);
+             std::span<const uint8_t> mask, uint8_t* codes, uint8_t* scales,
+             std::span<const float> steps = {});
   /// Adds the loss of rows whose weights are read back as `values`.
   void add_loss(std::span<const float> weights, std::span<const float> values, OutputLoss& to);
 

@@ -9,6 +9,7 @@
 #include "lib/recipe/selection/chooser.h"
 #include "lib/source/checkpoint/model_config.h"
 #include "lib/write/encode/quantize_select.h"
+#include "lib/write/plan/method.h"
 
 namespace twofour {
 namespace {
@@ -149,7 +150,11 @@ bool makes_layout(const Rule& rule) {
   return found;
 }
 
-bool can_solve(const Rule& rule) { return rule.to == "quantize" || rule.to == "prune" || makes_layout(rule); }
+bool can_solve(const Rule& rule) {
+  const MethodRow* row = find_method(rule.to);
+  constexpr unsigned kSolved = kToNvfp4 | kToFp8 | kToMx | kToLayout;
+  return rule.to == "prune" || (row != nullptr && (row->kind & kSolved) != 0);
+}
 
 bool makes_sparse_layout(const Rule& rule) { return !layout_pattern(rule.to).empty(); }
 

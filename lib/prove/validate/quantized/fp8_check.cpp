@@ -1,6 +1,6 @@
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
-#include "lib/prove/validate/quantized/quantized_check.h"
+#include "lib/prove/validate/quantized/solved_check.h"
 
 namespace twofour {
 namespace {
@@ -24,9 +24,9 @@ struct Tiles {
 };
 
 /// The check of FP8 with one scale for each tensor, row or block.
-class Fp8Check : public QuantizedCheck {
+class Fp8Check : public SolvedCheck {
  public:
-  using QuantizedCheck::QuantizedCheck;
+  using SolvedCheck::SolvedCheck;
 
  private:
   void prepare(float) override {}
@@ -34,6 +34,10 @@ class Fp8Check : public QuantizedCheck {
   void check(const EncodedMatrix& m, EncodedResult& result) override {
     const Tiles tiles = tiles_of(m);
     hold_scales(m, tiles);
+    const bool fits = std::all_of(tiles.scales.begin(), tiles.scales.end(), [](float s) {
+      return s >= std::ldexp(1.0f, -100) && s <= std::ldexp(1.0f, 100);
+    });
+    if (fits && is_solved(m)) return check_solved(m, solved_form(m, tiles), result);
     Bytes inexact(tiles.scales.size());
     for_each_row_block(m, [&](int64_t begin, int64_t end) {
       const Floats weights = rows(m, begin, end);
@@ -63,6 +67,28 @@ class Fp8Check : public QuantizedCheck {
     result.cast = true;
     result.tiles.count = inexact.size();
     result.tiles.inexact = static_cast<uint64_t>(std::count(inexact.begin(), inexact.end(), 1));
+  }
+
+  /// The form of a matrix that statistics solved under the scales of its tiles.
+  Solved solved_form(const EncodedMatrix& m, const Tiles& tiles) const {
+    Solved form{.solver = solver_of(m), .decode = {}};
+    use_format(form.solver, encode_rule_.to);
+    form.bits = 8;
+    form.block = 0;
+    form.decode = [&tiles](std::span<const uint8_t> codes, std::span<const uint8_t>, int64_t n,
+                           std::span<float> values) {
+      tiles.for_each_part(n, values.size(), [&](size_t tile, size_t k, size_t stop) {
+        for (; k < stop; ++k) values[k] = e4m3_to_float(codes[k]) * tiles.scales[tile];
+      });
+    };
+    form.give_steps = [&tiles, k = static_cast<size_t>(m.k)](ExpectedSolver& solver, int64_t n) {
+      solver.steps.resize(k / solver.block);
+      tiles.for_each_part(n, k, [&](size_t tile, size_t begin, size_t stop) {
+        for (size_t i = begin; i < stop; i += solver.block)
+          solver.steps[i / solver.block] = tiles.scales[tile];
+      });
+    };
+    return form;
   }
 
   void hold_scales(const EncodedMatrix& m, const Tiles& tiles) {
@@ -110,7 +136,7 @@ class Fp8Check : public QuantizedCheck {
     tiles.products.resize(tiles.scales.size());
     for_each_row_block(m, [&](int64_t begin, int64_t end) {
       Floats largest(static_cast<size_t>(end - begin) * across);
-      for_each_row(m, begin, rows(m, begin, end), [&](std::span<const float> row, int64_t n, size_t r) {
+      for_each_row(m, begin, aims(m, begin, end), [&](std::span<const float> row, int64_t n, size_t r) {
         tiles.for_each_part(n, row.size(), [&](size_t tile, size_t k, size_t stop) {
           float& own = largest[r * across + tile - tiles.first(n)];
           for (; k < stop; ++k) own = std::max(own, std::fabs(row[k]));

@@ -1,23 +1,45 @@
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
-#include "lib/prove/validate/quantized/quantized_check.h"
+#include "lib/prove/validate/quantized/solved_check.h"
 
 namespace twofour {
 namespace {
 
 /// The check of MXFP8, MXFP6 and MXFP4.
-class MxCheck : public QuantizedCheck {
+class MxCheck : public SolvedCheck {
  public:
   MxCheck(const QuantizedGroup& group, Proof& proof, ExpectedMx format)
-      : QuantizedCheck(group, proof),
+      : SolvedCheck(group, proof),
         format_(format),
         weight_type_(matrix_weight_type(source_, group.matrices())) {}
 
  private:
   void prepare(float) override {}
   void check(const EncodedMatrix& m, EncodedResult& result) override {
-    casts(m) ? check_cast(m, result) : check_quantized(m, result);
+    if (casts(m)) return check_cast(m, result);
+    is_solved(m) ? check_solved(m, solved_form(m), result) : check_quantized(m, result);
+  }
+
+  /// The form of a matrix that statistics solved.
+  Solved solved_form(const EncodedMatrix& m) const {
+    Solved form{.solver = solver_of(m), .decode = {}};
+    use_format(form.solver, encode_rule_.to);
+    form.bits = format_ == ExpectedMx::kMxfp8 ? 8 : format_ == ExpectedMx::kMxfp6 ? 6 : 4;
+    form.block = kMxGroup;
+    const Floats zeros(kMxGroup);
+    Bytes codes(kMxGroup);
+    form.solver.zero_scale = expect_mx_block(format_, rule_.arithmetic.text(), weight_type_, zeros, codes);
+    form.decode = [this, bits = form.bits](std::span<const uint8_t> own, std::span<const uint8_t> scales,
+                                           int64_t, std::span<float> values) {
+      for (size_t i = 0; i < values.size(); ++i) {
+        unsigned code = 0;
+        for (size_t bit = 0; bit < bits; ++bit)
+          code |= (own[(i * bits + bit) / 8] >> (i * bits + bit) % 8 & 1u) << bit;
+        values[i] = number_of(static_cast<uint8_t>(code)) * e8m0_to_float(scales[i / kMxGroup]);
+      }
+    };
+    return form;
   }
 
   /// Quantizes a matrix again and compares it. Each weight has one byte until codes are packed.

@@ -1,6 +1,7 @@
 #include "lib/prove/validate/quantized/nvfp4_check.h"
 
 #include "formats/atom.h"
+#include "formats/e4m3.h"
 
 namespace twofour {
 namespace {
@@ -14,15 +15,10 @@ void expect_masked(std::span<const uint8_t> mask, std::span<uint8_t> codes) {
 }  // namespace
 
 Nvfp4Check::Nvfp4Check(const QuantizedGroup& group, Proof& proof)
-    : QuantizedCheck(group, proof),
+    : SolvedCheck(group, proof),
       divides_(divides_in(encode_rule_.dialect->name)),
       prunes_(rule_.pattern.text() != "4:8-paired" && expects_2_4(rule_.pattern.text())),
       arithmetic_(expected_rule(rule_.arithmetic.text(), rule_.block_scale.text(), rule_.zero_block.text())) {
-}
-
-float Nvfp4Check::largest_of(const EncodedMatrix& m, EncodedResult& result) {
-  const float own = survey(m, result);
-  return has_target(m) ? largest_target(m) : own;
 }
 
 void Nvfp4Check::prepare(float largest) {
@@ -41,7 +37,7 @@ void Nvfp4Check::check(const EncodedMatrix& m, EncodedResult& result) {
   hold(m, EncodedPart::kGlobalScale, {global.written});
   result.global_scale = std::bit_cast<uint32_t>(global.written);
   if (m.solving.method != Solving::Method::kPlain && !global.all_zero && can_solve(global.written))
-    return check_solved(m, global, result);
+    return check_solved(m, solved_form(m, global), result);
   if (encode_rule_.in_place && encode_rule_.masks) return check_masked(m, global, result);
   check_quantized(m, global, result);
 }
@@ -153,12 +149,26 @@ void Nvfp4Check::check_input_scale(const EncodedMatrix& m) {
   }
 }
 
-Bytes Nvfp4Check::mask_rows(const EncodedMatrix& m, int64_t begin, int64_t end) const {
-  const MaskFile* masks = encode_rule_.masks.get();
-  if (masks == nullptr) return {};
-  Bytes mask(static_cast<size_t>((end - begin) * m.k));
-  masks->read(masks->find(m.name).value(), begin, mask);
-  return mask;
+bool Nvfp4Check::can_solve(float global) const {
+  for (const unsigned scale : {1u, 126u}) {
+    const float value = e4m3_to_float(scale), step = divides_ ? value / global : value * global;
+    if (!(step > 0) || !std::isnormal(step) || !std::isnormal(1.0f / step)) return false;
+  }
+  return std::isnormal(global) && std::isnormal(1.0f / global);
+}
+
+SolvedCheck::Solved Nvfp4Check::solved_form(const EncodedMatrix& m, const ExpectedGlobal& global) const {
+  Solved form{.solver = solver_of(m), .decode = {}};
+  form.solver.divides = divides_;
+  form.solver.global = global.written;
+  const Floats zeros(kGroup);
+  Bytes codes(kGroup / 2), scale(1);
+  ExpectedNvfp4(arithmetic_, global).quantize(zeros, codes, scale);
+  form.solver.zero_scale = scale[0];
+  form.decode = [this, written = global.written](
+                    std::span<const uint8_t> own, std::span<const uint8_t> scales, int64_t,
+                    std::span<float> values) { expected_values(own, scales, written, divides_, values); };
+  return form;
 }
 
 Floats Nvfp4Check::read_back(const EncodedMatrix& m, int64_t begin, const Floats& weights, const Bytes& codes,

@@ -1,6 +1,6 @@
-#include "formats/atom.h"
-#include "formats/e4m3.h"
-#include "lib/prove/validate/quantized/nvfp4_check.h"
+#include "lib/prove/validate/quantized/solved_check.h"
+
+#include "lib/prove/validate/solved_hessians.h"
 
 namespace twofour {
 namespace {
@@ -30,7 +30,7 @@ bool has_pattern(std::span<const float> values, const ExpectedSolver& solver) {
 
 }  // namespace
 
-Floats Nvfp4Check::targets(const EncodedMatrix& m, const SolvedHessian& h, int64_t begin, int64_t end) {
+Floats SolvedCheck::targets(const EncodedMatrix& m, const SolvedHessian& h, int64_t begin, int64_t end) {
   Floats target = rows(m, begin, end);
   if (!has_target(m)) return target;
   Floats offset(target.size());
@@ -49,63 +49,78 @@ Floats Nvfp4Check::targets(const EncodedMatrix& m, const SolvedHessian& h, int64
   return target;
 }
 
-float Nvfp4Check::largest_target(const EncodedMatrix& m) {
-  float largest = 0;
-  const auto h = proof_.hessians->of(*encode_rule_.statistics, m.solving);
-  for_each_row_block(m, [&](int64_t begin, int64_t end) {
-    for (const float w : targets(m, *h, begin, end)) largest = std::max(largest, std::fabs(w));
-  });
-  return largest;
+Floats SolvedCheck::aims(const EncodedMatrix& m, int64_t begin, int64_t end) {
+  if (!has_target(m)) return rows(m, begin, end);
+  return targets(m, *proof_.hessians->of(*encode_rule_.statistics, m.solving), begin, end);
 }
 
-bool Nvfp4Check::can_solve(float global) const {
-  for (const unsigned scale : {1u, 126u}) {
-    const float value = e4m3_to_float(scale), step = divides_ ? value / global : value * global;
-    if (!(step > 0) || !std::isnormal(step) || !std::isnormal(1.0f / step)) return false;
+float SolvedCheck::largest_of(const EncodedMatrix& m, EncodedResult& result) {
+  float largest = survey(m, result);
+  if (has_target(m)) {
+    largest = 0;
+    for_each_row_block(m, [&](int64_t begin, int64_t end) {
+      for (const float w : aims(m, begin, end)) largest = std::max(largest, std::fabs(w));
+    });
   }
-  return std::isnormal(global) && std::isnormal(1.0f / global);
+  return largest_[&m] = largest;
 }
 
-ExpectedSolver Nvfp4Check::solver_of(const EncodedMatrix& m, const ExpectedGlobal& global) const {
+bool SolvedCheck::is_solved(const EncodedMatrix& m) const {
+  const float largest = known_largest(m);
+  return m.solving.method != Solving::Method::kPlain && !casts(m) && largest >= std::ldexp(1.0f, -40) &&
+         largest <= std::ldexp(1.0f, 40);
+}
+
+ExpectedSolver SolvedCheck::solver_of(const EncodedMatrix& m) const {
   ExpectedSolver s;
   s.method = m.solving.method == Solving::Method::kFull ? ExpectedSolver::Method::kJoint
                                                         : ExpectedSolver::Method::kDiagonal;
   s.group = rule_.pattern.text() == "4:8-paired" ? 8 : 4;
   s.dense = rule_.pattern.empty();
-  s.divides = divides_;
-  s.global = global.written;
-  const Floats zeros(kGroup);
-  Bytes codes(kGroup / 2), scale(1);
-  ExpectedNvfp4(arithmetic_, global).quantize(zeros, codes, scale);
-  s.zero_scale = scale[0];
   s.highest = m.solving.scale_search;
   s.sweeps = m.solving.sweeps;
   return s;
 }
 
-void Nvfp4Check::check_solved(const EncodedMatrix& m, const ExpectedGlobal& global, EncodedResult& result) {
+Bytes SolvedCheck::mask_rows(const EncodedMatrix& m, int64_t begin, int64_t end) const {
+  const MaskFile* masks = encode_rule_.masks.get();
+  if (masks == nullptr) return {};
+  Bytes mask(static_cast<size_t>((end - begin) * m.k));
+  masks->read(masks->find(m.name).value(), begin, mask);
+  return mask;
+}
+
+void SolvedCheck::check_solved(const EncodedMatrix& m, const Solved& form, EncodedResult& result) {
   const auto h = proof_.hessians->of(*encode_rule_.statistics, m.solving);
-  const ExpectedSolver solver = solver_of(m, global);
-  const auto k = static_cast<size_t>(m.k);
+  const ExpectedSolver& solver = form.solver;
+  const auto k = static_cast<size_t>(m.k), code_bytes = k * form.bits / 8,
+             scale_bytes = form.block == 0 ? 0 : k / form.block;
   result.output.method = solving_name(m.solving, !solver.dense);
   uint64_t not_drawn = 0;
   for (int64_t n = 0; n < m.rows; ++n) not_drawn += !is_drawn(m, n);
   proof_.add_solved(static_cast<uint64_t>(m.rows), not_drawn);
   for_each_row_block(m, [&](int64_t begin, int64_t end) {
     const Floats weights = rows(m, begin, end), target = targets(m, *h, begin, end);
-    Bytes codes(weights.size() / 2), scales(weights.size() / kGroup);
-    proof_.read(m.part(EncodedPart::kValues), static_cast<uint64_t>(begin * m.k / 2), codes);
-    proof_.read(m.part(EncodedPart::kScales), static_cast<uint64_t>(begin * m.k / kGroup), scales);
+    const size_t count = weights.size() / k;
+    const auto first_code = begin * static_cast<int64_t>(code_bytes),
+               first_scale = begin * static_cast<int64_t>(scale_bytes);
+    Bytes codes(count * code_bytes), scales(count * scale_bytes);
+    proof_.read(m.part(EncodedPart::kValues), static_cast<uint64_t>(first_code), codes);
+    if (scale_bytes > 0)
+      proof_.read(m.part(EncodedPart::kScales), static_cast<uint64_t>(first_scale), scales);
     Bytes expected_codes = codes, expected_scales = scales;
     const Bytes mask = mask_rows(m, begin, end);
-    const Floats back = read_back(m, begin, weights, codes, scales, global.written, result.error);
-    const size_t count = weights.size() / k;
+    Floats back(weights.size());
+    std::vector<RowError> errors(count);
     std::vector<double> losses(count), energies(count);
     std::vector<double> other_losses(h->heldout.numbers.empty() ? 0 : count),
         other_energies = other_losses, expected_losses(h->fisher.numbers.empty() ? 0 : count);
     std::vector<char> broken(count);
     for_each_row(m, begin, weights, [&](std::span<const float> row, int64_t n, size_t r) {
       const auto values = std::span(back).subspan(r * k, k);
+      form.decode(std::span(codes).subspan(r * code_bytes, code_bytes),
+                  std::span(scales).subspan(r * scale_bytes, scale_bytes), n, values);
+      errors[r] = row_error(row, values);
       Floats change(row.begin(), row.end());
       for (size_t i = 0; i < k; ++i) change[i] -= values[i];
       losses[r] = form_of(h->mean, change);
@@ -119,15 +134,16 @@ void Nvfp4Check::check_solved(const EncodedMatrix& m, const ExpectedGlobal& glob
       if (!is_drawn(m, n)) return;
       const auto own = std::span<const float>(target).subspan(r * k, k);
       const auto kept = std::span(mask).subspan(mask.empty() ? 0 : r * k, mask.empty() ? 0 : k);
-      const ExpectedRow solved = h->diagonal.empty() ? expect_row(solver, h->hessian, own, kept)
-                                                     : expect_row_by_diagonal(solver, h->diagonal, own, kept);
-      for (size_t i = 0; i < k / 2; ++i) {
-        expected_codes[r * k / 2 + i] =
-            static_cast<uint8_t>(solved.codes[2 * i] | solved.codes[2 * i + 1] << 4);
-      }
-      std::copy(solved.scales.begin(), solved.scales.end(),
-                expected_scales.begin() + static_cast<ptrdiff_t>(r * k / kGroup));
+      ExpectedSolver of_row = solver;
+      if (form.give_steps) form.give_steps(of_row, n);
+      const ExpectedRow solved = h->diagonal.empty() ? expect_row(of_row, h->hessian, own, kept)
+                                                     : expect_row_by_diagonal(of_row, h->diagonal, own, kept);
+      const Bytes packed = pack_expected(form.bits, solved.codes);
+      std::copy(packed.begin(), packed.end(),
+                expected_codes.begin() + static_cast<ptrdiff_t>(r * code_bytes));
+      for (size_t i = 0; i < scale_bytes; ++i) expected_scales[r * scale_bytes + i] = solved.scales[i];
     });
+    add(errors, result.error);
     for (const double loss : expected_losses) result.output.expected_loss += loss;
     for (size_t r = 0; r < other_losses.size(); ++r) {
       result.output.heldout_loss += other_losses[r];
@@ -143,12 +159,15 @@ void Nvfp4Check::check_solved(const EncodedMatrix& m, const ExpectedGlobal& glob
         break;
       }
     }
-    hold(m, EncodedPart::kValues, begin * m.k / 2, expected_codes, 2);
-    hold(m, EncodedPart::kScales, begin * m.k / kGroup, expected_scales, kGroup);
+    const auto bytes = static_cast<int64_t>(form.bits == 6 ? 3 : 1);
+    hold(m, EncodedPart::kValues, first_code, expected_codes, bytes * 8 / static_cast<int64_t>(form.bits),
+         bytes);
+    if (scale_bytes > 0)
+      hold(m, EncodedPart::kScales, first_scale, expected_scales, static_cast<int64_t>(form.block));
   });
 }
 
-bool Nvfp4Check::is_drawn(const EncodedMatrix& m, int64_t n) const {
+bool SolvedCheck::is_drawn(const EncodedMatrix& m, int64_t n) const {
   constexpr int64_t kDrawn = 64;
   return proof_.all_rows || m.rows <= kDrawn || n * kDrawn / m.rows != (n + 1) * kDrawn / m.rows;
 }
