@@ -762,7 +762,7 @@ def compress(
     recipe: Optional[Path] = None,
     bits: Optional[float] = None,
     size: Optional[Union[int, str]] = None,
-    menu: Optional[Union[Literal["nvfp4", "fp8", "mxfp8", "mxfp4", "bf16", "v7", "v7-packed", "g8"], Sequence[Literal["nvfp4", "fp8", "mxfp8", "mxfp4", "bf16", "v7", "v7-packed", "g8"]]]] = None,
+    menu: Optional[Union[Literal["nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "bf16", "v7", "v7-packed", "g8"], Sequence[Literal["nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "bf16", "v7", "v7-packed", "g8"]]]] = None,
     for_: Optional[Literal["twofour", "vllm", "sglang", "tensorrt-llm"]] = None,
     sequential: Optional[Literal["group", "layer", "none"]] = None,
     token_weights: Optional[Path] = None,
@@ -808,8 +808,8 @@ def compress(
         bits: float: Choose formats by predicted loss: so many bits a weight in the mean, of codes and block scales.
             Linears that engines fuse get one format. dry_run=True prints the curve (1 to 32)
         size: int or str: Likewise, so many bytes of tensors: 90GB
-        menu: "nvfp4", "fp8", "mxfp8", "mxfp4", "bf16", "v7", "v7-packed", "g8" or a list of such: Formats to choose among
-            (default: nvfp4,fp8,mxfp4,bf16, as far as the engine loads them)
+        menu: "nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "bf16", "v7", "v7-packed", "g8" or a list of such: Formats to
+            choose among (default: nvfp4,fp8,mxfp6,mxfp4,bf16, as far as the engine loads them)
         for_: "twofour", "vllm", "sglang", "tensorrt-llm": Choose only what this engine loads (default: twofour)
         sequential: "group", "layer", "none": Which model the statistics are of. group: one whose groups of linears before
             are compressed, as q, k and v are one; what it lacks by then goes into the targets. layer: the same layer by

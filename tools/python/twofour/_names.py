@@ -76,7 +76,7 @@ CHOICES = {
     "for": {"sglang", "tensorrt-llm", "twofour", "vllm"},
     "granularity": {"block", "row", "tensor"},
     "io": {"buffered", "direct"},
-    "menu": {"bf16", "fp8", "g8", "mxfp4", "mxfp8", "nvfp4", "v7", "v7-packed"},
+    "menu": {"bf16", "fp8", "g8", "mxfp4", "mxfp6", "mxfp8", "nvfp4", "v7", "v7-packed"},
     "method": {"gptq", "joint", "magnitude", "rtn", "wanda"},
     "odd-blocks": {"keep", "refuse", "write"},
     "pattern": {"2:4", "4:8-paired"},
