@@ -157,6 +157,7 @@ class LossMeter {
   void add(const Place& from, const Checkpoint& made, const Linear& stored, Sums& sums) {
     const EncodedMatrix& m = *from.matrix;
     const StatisticsEntry* entry = statistics_.find(m.name);
+    if (entry == nullptr && m.source->stacked) entry = statistics_.find(m.source->name);
     if (entry == nullptr)
       throw Error(fmt::format("{}: expected statistics for every linear that may change, found none for {}",
                               statistics_.path().string(), m.name));
