@@ -245,7 +245,7 @@ def convert(
     source: Optional[Path] = None,
     destination: Optional[Path] = None,
     *,
-    to: Optional[Literal["v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp4", "bf16"]] = None,
+    to: Optional[Literal["v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "bf16"]] = None,
     dialect: Optional[Literal["modelopt", "compressed-tensors", "deepseek", "deepseek-v4"]] = None,
     block_scale: Optional[Literal["max", "mse", "four-over-six"]] = None,
     zero_block: Optional[Literal["producer", "zero"]] = None,
@@ -299,10 +299,11 @@ def convert(
     Args:
         source: path, or None: Hugging Face checkpoint directory, or hf://org/name[@revision] or https://
         destination: path, or None: Directory to write; absent or empty
-        to: "v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp4", "bf16": Layout or format to write; see below
+        to: "v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "bf16": Layout or format to write; see
+            below
         dialect: "modelopt", "compressed-tensors", "deepseek", "deepseek-v4": Names and configuration to write; deepseek
             with fp8 only (default: nvfp4: the dialect that the source does not have, for an artifact that of its source;
-            fp8: compressed-tensors; mxfp8 and mxfp4: modelopt)
+            fp8 and mxfp6: compressed-tensors; mxfp8 and mxfp4: modelopt)
         block_scale: "max", "mse", "four-over-six": How the scale of 16 weights is chosen: max fits the largest weight;
             mse tries all and takes the one with the least squared error; four-over-six takes the better of two. No
             producer has the last two in compressed-tensors' arithmetic. Layouts only, which quantize what is not NVFP4
@@ -310,9 +311,9 @@ def convert(
         zero_block: "producer", "zero": What to write for a block if its scale rounds to zero: producer writes the scale
             that the producer writes, zero writes a zero scale and zero codes. Layouts only, which quantize what is not
             NVFP4 (default: producer)
-        stats: path: Choose the weights that are quantized to NVFP4 or pruned, for a layout too, by the statistics of
-            their inputs in this file (lib/recipe/statistics/README.md, examples/statistics); of recipe, method and sweeps
-            of a rule say how (default: none: each weight for itself)
+        stats: path: Choose the weights that are quantized or pruned, for a layout too, by the statistics of their inputs
+            in this file (lib/recipe/statistics/README.md, examples/statistics); of recipe, method and sweeps of a rule
+            say how (default: none: each weight for itself)
         mask: path: With a layout or rules that hold a pattern: prune by the masks of this file, as MaskLLM makes them:
             safetensors with M.mask or M, U8 or BOOL [N, K], for each module M that is pruned; 1 stays (default: masks are
             chosen)
@@ -385,9 +386,9 @@ def convert(
             last two without a pattern; wanda and rtn read the diagonal alone; magnitude leaves the statistics out
             (default: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
         sweeps: int: Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4
-            with a pattern, else 2)
+            with a pattern, fp8: 0, else 2)
         shrink: float: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
-        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7)
+        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
         max_loss: float: Likewise, as much as stays below this expected loss (default: any)
         html: path: With budget or max_loss: write a page about the choice, for a browser
         device: "cpu", "cuda", "auto": Where weights are chosen by stats; the bytes are the same. cuda:1 is the second
@@ -431,6 +432,7 @@ def convert(
             nvfp4: NVFP4 in a dialect that engines load, without loss
             fp8: E4M3 weights with a scale for each tensor, row or block
             mxfp8: E4M3 weights with a power of two for each 32
+            mxfp6: E2M3 weights with a power of two for each 32
             mxfp4: E2M1 weights with a power of two for each 32
             bf16: dequantized weights
     """
@@ -557,9 +559,9 @@ def quantize(
             last two without a pattern; wanda and rtn read the diagonal alone; magnitude leaves the statistics out
             (default: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
         sweeps: int: Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4
-            with a pattern, else 2)
+            with a pattern, fp8: 0, else 2)
         shrink: float: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
-        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7)
+        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
         max_loss: float: Likewise, as much as stays below this expected loss (default: any)
         html: path: With budget or max_loss: write a page about the choice, for a browser
         device: "cpu", "cuda", "auto": Where weights are chosen by stats; the bytes are the same. cuda:1 is the second
@@ -697,7 +699,7 @@ def prune(
         strict_stats: True or False: Refuse statistics of other weights of the same model, as those of the BF16 model for
             its quantized copy, or of weights that nothing names (default: False)
         shrink: float: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
-        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7)
+        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
         max_loss: float: Likewise, as much as stays below this expected loss (default: any)
         html: path: With budget or max_loss: write a page about the choice, for a browser
         device: "cpu", "cuda", "auto": Where weights are chosen by stats; the bytes are the same. cuda:1 is the second
@@ -756,7 +758,7 @@ def compress(
     source: Path,
     destination: Path,
     *,
-    to: Optional[Literal["nvfp4", "v7", "v7-packed", "g8"]] = None,
+    to: Optional[Literal["nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "v7", "v7-packed", "g8"]] = None,
     pattern: Optional[Literal["2:4", "4:8-paired"]] = None,
     dialect: Optional[Literal["modelopt", "compressed-tensors"]] = None,
     recipe: Optional[Path] = None,
@@ -801,7 +803,8 @@ def compress(
     Args:
         source: path: Hugging Face checkpoint directory
         destination: path: Directory to write; absent or empty
-        to: "nvfp4", "v7", "v7-packed", "g8": Layout to write, or nvfp4 as quantize writes it
+        to: "nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "v7", "v7-packed", "g8": Layout or format to write, nvfp4 as
+            quantize writes it
         pattern: "2:4", "4:8-paired": nvfp4: prune to 2:4 or 4:8-paired (default: none; a layout has its own)
         dialect: "modelopt", "compressed-tensors": nvfp4: names and configuration to write (default: modelopt)
         recipe: path: Rules in place of to: a YAML or JSON file, or a name
@@ -822,9 +825,9 @@ def compress(
         limit: int: At most so many windows (1 to 1073741824; default: all)
         method: "joint", "gptq", "wanda", "rtn": How weights are chosen, see help(twofour.quantize) (default: joint or
             gptq)
-        sweeps: int: Sweeps of descent after that (0 to 64; default: 4 with a pattern, else 2)
+        sweeps: int: Sweeps of descent after that (0 to 64; default: 4 with a pattern, fp8: 0, else 2)
         shrink: float: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
-        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7)
+        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
         budget: float: Prune this share of the bytes, 0 to 1, the cheapest by budget_stats first (default: all is pruned)
         budget_stats: path: Statistics with fisher_hessian, which say what pruning costs the model and, with bits or size,
             formats; without it these rank by the Hessian (default: none: with budget required; with bits or size
@@ -1592,7 +1595,7 @@ def recipes(
 
         Keys of a rule:
             match: see below; required
-            to: keep, bf16, fp8, mxfp8, mxfp4, nvfp4, v7, v7-packed or g8; required
+            to: keep, bf16, fp8, mxfp8, mxfp6, mxfp4, nvfp4, v7, v7-packed or g8; required
             granularity: tensor, row or block; with to: fp8: which weights share a scale (default: row; with dialect deepseek,
                 block or scale_dtype: block)
             block: 128x128, 32x32 or 1x128; with to: fp8: rows and inputs of a block (default: 128x128)
@@ -1600,9 +1603,9 @@ def recipes(
                 beside experts that stay in four bits)
             odd_blocks: refuse, keep or write; with to: fp8: linears with N or K that is no multiple of 128, which engines
                 refuse in blocks (default: refuse)
-            exact: best, strict or off; with to: fp8, mxfp8, mxfp4, nvfp4, v7, v7-packed or g8: casts between formats: the
-                best that the new one holds; refused if that loses anything; or sources taken as floats (default: best)
-            arithmetic: modelopt or compressed-tensors; with to: mxfp8, mxfp4, nvfp4, v7, v7-packed or g8: rounding to
+            exact: best, strict or off; with to: fp8, mxfp8, mxfp6, mxfp4, nvfp4, v7, v7-packed or g8: casts between formats:
+                the best that the new one holds; refused if that loses anything; or sources taken as floats (default: best)
+            arithmetic: modelopt or compressed-tensors; with to: mxfp8, mxfp6, mxfp4, nvfp4, v7, v7-packed or g8: rounding to
                 reproduce bit for bit (default: the dialect's)
             block_scale: max, mse or four-over-six; with to: nvfp4, v7, v7-packed or g8: how the scale of 16 weights is chosen
                 (default: max)
@@ -1610,21 +1613,22 @@ def recipes(
                 zero (default: producer)
             pattern: 2:4 or 4:8-paired; with to: keep or nvfp4: prune; nvfp4 before quantizing, where 4:8-paired needs
                 convert(stats=...); keep NVFP4 as it is (default: none)
-            method: joint, gptq, wanda, rtn or magnitude; with to: keep, nvfp4, v7, v7-packed or g8: how weights are chosen by
-                convert(stats=...): joint or wanda with pattern or a layout that holds one, gptq or rtn without; magnitude
-                leaves the statistics out (default: as quantize(method=...))
-            sweeps: 0 to 64; with to: keep, nvfp4, v7, v7-packed or g8: sweeps of descent (default: as quantize(sweeps=...))
-            shrink: 0 to 1; with to: keep, nvfp4, v7, v7-packed or g8: share taken off products of two inputs (default: as
-                quantize(shrink=...))
-            scale_search: 0 to 16; with to: keep, nvfp4, v7, v7-packed or g8: codes tried above the largest weight's scale
-                (default: 7)
+            method: joint, gptq, wanda, rtn or magnitude; with to: keep, fp8, mxfp8, mxfp6, mxfp4, nvfp4, v7, v7-packed or g8:
+                how weights are chosen by convert(stats=...): joint or wanda with pattern or a layout that holds one, gptq or
+                rtn without; magnitude leaves the statistics out (default: as quantize(method=...))
+            sweeps: 0 to 64; with to: keep, fp8, mxfp8, mxfp6, mxfp4, nvfp4, v7, v7-packed or g8: sweeps of descent (default:
+                as quantize(sweeps=...))
+            shrink: 0 to 1; with to: keep, fp8, mxfp8, mxfp6, mxfp4, nvfp4, v7, v7-packed or g8: share taken off products of
+                two inputs (default: as quantize(shrink=...))
+            scale_search: 0 to 16; with to: keep, mxfp8, mxfp6, mxfp4, nvfp4, v7, v7-packed or g8: codes tried above the
+                largest weight's scale (default: 7; powers of two: 1)
             input_scale: keep, none, constant, constant=NUMBER, neighbours or from FILE; with to: keep or nvfp4: scales of
                 inputs, as input_scale; NVFP4 that a rule to: nvfp4 matches keeps those it has (default: as input_scale)
             one_input_scale_a_layer: true or false; with to: keep or nvfp4: experts of a layer share the largest (default:
                 false)
-            draft_experts: keep or cast; with to: bf16, fp8, mxfp8, mxfp4, nvfp4, v7, v7-packed or g8: experts of layers that
-                predict further tokens stay as they are, or are chosen as the others are (default: chosen by name, not as
-                experts)
+            draft_experts: keep or cast; with to: bf16, fp8, mxfp8, mxfp6, mxfp4, nvfp4, v7, v7-packed or g8: experts of
+                layers that predict further tokens stay as they are, or are chosen as the others are (default: chosen by name,
+                not as experts)
             fold: larger, strict or any; with to: v7, v7-packed or g8: as fold (default: larger)
 
         match is one of these, or a list of them:
@@ -1661,7 +1665,7 @@ def plan(
     destination: Path,
     output: Path,
     *,
-    to: Optional[Literal["v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp4", "bf16", "prune", "quantize"]] = None,
+    to: Optional[Literal["v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "bf16", "prune", "quantize"]] = None,
     dialect: Optional[Literal["modelopt", "compressed-tensors", "deepseek", "deepseek-v4"]] = None,
     pattern: Optional[Literal["2:4", "4:8-paired"]] = None,
     block_scale: Optional[Literal["max", "mse", "four-over-six"]] = None,
@@ -1712,11 +1716,11 @@ def plan(
     Args:
         source: path: Hugging Face checkpoint directory, or hf://org/name[@revision] or https://
         destination: path: Directory to write; absent or empty
-        to: "v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp4", "bf16", "prune", "quantize": Layout or format to
-            write; see below
+        to: "v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "bf16", "prune", "quantize": Layout or
+            format to write; see below
         dialect: "modelopt", "compressed-tensors", "deepseek", "deepseek-v4": Names and configuration to write; deepseek
             with fp8 only (default: nvfp4: the dialect that the source does not have, for an artifact that of its source;
-            fp8: compressed-tensors; mxfp8 and mxfp4: modelopt; quantize: modelopt)
+            fp8 and mxfp6: compressed-tensors; mxfp8 and mxfp4: modelopt; quantize: modelopt)
         pattern: "2:4", "4:8-paired": 2:4 keeps two codes of each four, 4:8-paired two aligned pairs of each eight; with
             quantize, 2:4 prunes the weights before quantizing, so that block scales fit the kept weights, and reports the
             gain; with stats both patterns are chosen by it (default: prune: 2:4; quantize: none)
@@ -1780,9 +1784,9 @@ def plan(
             last two without a pattern; wanda and rtn read the diagonal alone; magnitude leaves the statistics out
             (default: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
         sweeps: int: Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4
-            with a pattern, else 2)
+            with a pattern, fp8: 0, else 2)
         shrink: float: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
-        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7)
+        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
         max_loss: float: Likewise, as much as stays below this expected loss (default: any)
         html: path: With budget or max_loss: write a page about the choice, for a browser
         stats: path: Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
@@ -1834,6 +1838,7 @@ def plan(
             nvfp4: NVFP4 in a dialect that engines load, without loss
             fp8: E4M3 weights with a scale for each tensor, row or block
             mxfp8: E4M3 weights with a power of two for each 32
+            mxfp6: E2M3 weights with a power of two for each 32
             mxfp4: E2M1 weights with a power of two for each 32
             bf16: dequantized weights
             prune: what twofour.prune() writes
