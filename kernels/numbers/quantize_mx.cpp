@@ -139,15 +139,6 @@ void quantize_mxfp6(const MxRule& rule, std::span<const float> weights, uint8_t*
   for_each_block(plan_of(rule, kE2m3Grid), weights, 0, scales, encode, kSixteenth);
 }
 
-void quantize_mx(WeightFormat format, const MxRule& rule, std::span<const float> weights, uint8_t* codes,
-                 uint8_t* scales, Isa isa) {
-  if (format->sixes) {
-    quantize_mxfp6(rule, weights, codes, scales);
-  } else {
-    (format->pairs ? quantize_mxfp4 : quantize_mxfp8)(rule, weights, codes, scales, isa);
-  }
-}
-
 void pack_codes(const CodeGrid& grid, std::span<const uint8_t> codes, uint8_t* out) {
   uint32_t word = 0;
   int held = 0;
@@ -191,15 +182,6 @@ void dequantize_mxfp6(std::span<const uint8_t> codes, std::span<const uint8_t> s
       const uint32_t word = from[0] | uint32_t{from[1]} << 8 | uint32_t{from[2]} << 16;
       for (size_t j = 0; j < 4; ++j) out[i + j] = numbers[word >> 6 * j & 0x3F] * scale;
     }
-  }
-}
-
-void dequantize_mx(WeightFormat format, std::span<const uint8_t> codes, std::span<const uint8_t> scales,
-                   float* out, Isa isa) {
-  if (format->sixes) {
-    dequantize_mxfp6(codes, scales, out);
-  } else {
-    (format->pairs ? dequantize_mxfp4 : dequantize_mxfp8)(codes, scales, out, isa);
   }
 }
 

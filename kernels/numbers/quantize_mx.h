@@ -43,8 +43,11 @@ void quantize_mxfp4(const MxRule& rule, std::span<const float> weights, uint8_t*
 /// in three bytes, the lowest k in the lowest bits. One set of instructions serves all processors.
 void quantize_mxfp6(const MxRule& rule, std::span<const float> weights, uint8_t* codes, uint8_t* scales);
 /// Does the same for a format of kMxFormats.
-void quantize_mx(WeightFormat format, const MxRule& rule, std::span<const float> weights, uint8_t* codes,
-                 uint8_t* scales, Isa isa = best_isa());
+inline void quantize_mx(WeightFormat format, const MxRule& rule, std::span<const float> weights,
+                        uint8_t* codes, uint8_t* scales, Isa isa = best_isa()) {
+  if (format->sixes) return quantize_mxfp6(rule, weights, codes, scales);
+  (format->pairs ? quantize_mxfp4 : quantize_mxfp8)(rule, weights, codes, scales, isa);
+}
 
 /// Packs codes of one byte each as the format stores them: one, two or four of them in whole bytes.
 void pack_codes(const CodeGrid& grid, std::span<const uint8_t> codes, uint8_t* out);
@@ -61,7 +64,10 @@ void dequantize_mxfp8(std::span<const uint8_t> values, std::span<const uint8_t> 
 void dequantize_mxfp4(std::span<const uint8_t> codes, std::span<const uint8_t> scales, float* out,
                       Isa isa = best_isa());
 void dequantize_mxfp6(std::span<const uint8_t> codes, std::span<const uint8_t> scales, float* out);
-void dequantize_mx(WeightFormat format, std::span<const uint8_t> codes, std::span<const uint8_t> scales,
-                   float* out, Isa isa = best_isa());
+inline void dequantize_mx(WeightFormat format, std::span<const uint8_t> codes,
+                          std::span<const uint8_t> scales, float* out, Isa isa = best_isa()) {
+  if (format->sixes) return dequantize_mxfp6(codes, scales, out);
+  (format->pairs ? dequantize_mxfp4 : dequantize_mxfp8)(codes, scales, out, isa);
+}
 
 }  // namespace twofour

@@ -34,7 +34,7 @@ struct SolvePlan {
   int last_scale;    ///< largest block scale
   bool has_powers;   ///< block scales are powers of two, by E8M0
   bool is_fixed;     ///< scales are given, and stay
-  // The grid of codes, see formats/code_grid.h.
+  // The grid of codes, see formats/weight_format.h.
   float largest;
   int mantissa;    ///< number of bits
   int top;         ///< exponent of the largest power of two

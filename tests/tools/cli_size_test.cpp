@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <set>
 #include <thread>
@@ -98,13 +99,14 @@ uint64_t bytes_of_tensors(const fs::path& folder) {
 TEST_CASE("a size predicts the loss of each format as the written format has it") {
   const SizeFiles files("qwen3");
   const std::string stats = files.path("fisher");
-  REQUIRE(run_program({"quantize", files.path("model"), files.path("nvfp4"), "--dialect",
-                       "compressed-tensors", "--stats", stats, "-q"})
-              .code == 0);
-  for (const std::string to : {"mxfp4", "fp8"}) {
-    REQUIRE(run_program({"convert", files.path("model"), files.path(to), "--to", to, "--dialect",
-                         "compressed-tensors", "-q"})
-                .code == 0);
+  for (const std::string to : {"nvfp4", "mxfp4", "fp8"}) {
+    // The head makes a rule that statistics may serve.
+    std::ofstream(files.path("recipe.json"))
+        << R"({"format": 1, "dialect": "compressed-tensors", "rules": [{"match": "lm_head", "to": "nvfp4"}, )"
+        << R"({"match": "*", "to": ")" << to << "\"}]}";
+    const Outcome made = run_program({"convert", files.path("model"), files.path(to), "--recipe",
+                                      files.path("recipe.json"), "--stats", stats, "-q"});
+    REQUIRE_MESSAGE(made.code == 0, made.err);
   }
   const Json choice =
       files.choice({"--bits", "6", "--budget-stats", stats, "--menu", "nvfp4,mxfp4,fp8,bf16"});

@@ -45,7 +45,11 @@ bool is_choosing_folder(const fs::path& folder) {
   return true;
 }
 
-std::string in_bits(double bits, double weights) { return fmt::format("{:.4g}", bits / weights); }
+/// The mean of bits, rounded up to what can be had.
+std::string mean_bits(uint64_t bits, uint64_t weights) {
+  return fmt::format("{:g}",
+                     std::ceil(static_cast<double>(bits) / static_cast<double>(weights) * 1e3 - 1e-6) / 1e3);
+}
 
 /// The patterns that choose the linears of a unit. Routed experts are many, so their block stands for them.
 std::vector<NamePattern> patterns_of(const SizedUnit& unit, bool as_block) {
@@ -161,10 +165,9 @@ void SizeChooser::check_goal() const {
   std::vector<std::string> words;
   for (const MenuFormat& f : menu_) words.push_back(f.word);
   if (request_.bits && (!std::isfinite(*request_.bits) || limit() < bits)) {
-    throw Error(fmt::format(
-        "{}: expected {} bits or more, the least of {}, found {}", request_.option(),
-        choose_by_size::in_bits(std::ceil(static_cast<double>(bits)), static_cast<double>(weights_)),
-        fmt::join(words, ","), *request_.bits));
+    throw Error(fmt::format("{}: expected {} bits or more, the least of {}, found {}", request_.option(),
+                            choose_by_size::mean_bits(bits, weights_), fmt::join(words, ","),
+                            *request_.bits));
   }
   if (request_.bytes && *request_.bytes < rest_bytes_ + bytes) {
     throw Error(fmt::format(

@@ -157,6 +157,7 @@ class LossMeter {
   void add(const Place& from, const Checkpoint& made, const Linear& stored, Sums& sums) {
     const EncodedMatrix& m = *from.matrix;
     const StatisticsEntry* entry = statistics_.find(m.name);
+    if (entry == nullptr && m.source->stacked) entry = statistics_.find(m.source->name);
     if (entry == nullptr)
       throw Error(fmt::format("{}: expected statistics for every linear that may change, found none for {}",
                               statistics_.path().string(), m.name));
@@ -276,6 +277,13 @@ void measure_losses(const std::vector<MenuFormat>& menu, const Statistics& stati
   const LossBy by = loss_by(statistics);
   LossMeter meter(statistics, by, compute);
   progress.phase = "measuring formats";
+  progress.done = 0, progress.total = 0, progress.layers = 0;
+  for (const MenuFormat& f : menu) {
+    if (!f.linears) continue;
+    f.linears->for_each_group([&](const Checkpoint& checkpoint, const QuantizedGroup& group) {
+      for (const Unit& unit : group.units(checkpoint)) progress.total += unit.read;
+    });
+  }
   for (size_t format = 0; format < menu.size(); ++format) {
     if (!menu[format].linears) continue;
     const SolvedLinears& linears = *menu[format].linears;

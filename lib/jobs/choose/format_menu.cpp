@@ -79,8 +79,9 @@ Rule rule_of_format(std::string_view format, const Rule& base) {
   rule.label = format;
   if (!makes_layout(rule)) rule.dialect = base.dialect;
   if (!can_solve(rule)) return rule;
-  rule.method = base.method, rule.sweeps = base.sweeps;
-  rule.shrink = base.shrink, rule.scale_search = base.scale_search;
+  rule.method = base.method, rule.sweeps = base.sweeps, rule.shrink = base.shrink;
+  // Scales of other formats follow from the largest weights.
+  if (rule.to == "quantize" || makes_layout(rule)) rule.scale_search = base.scale_search;
   return rule;
 }
 

@@ -12,8 +12,8 @@ constexpr unsigned kConverting = kConverts | kPlans, kWriting = kConverting | kQ
                    kSolving = kWriting | kPrunes | kCompresses;
 constexpr const char* kInputScales = "keep, none, constant, constant=NUMBER, neighbours or from FILE";
 constexpr const char* kDialectFallback =
-    "nvfp4: the dialect that the source does not have, for an artifact that of its source; fp8: "
-    "compressed-tensors; mxfp8 and mxfp4: modelopt; mxfp6: compressed-tensors";
+    "nvfp4: the dialect that the source does not have, for an artifact that of its source; fp8 and mxfp6: "
+    "compressed-tensors; mxfp8 and mxfp4: modelopt";
 constexpr HelpPart kLayoutsOnly = {kConverts, ". Layouts only, which quantize what is not NVFP4"};
 
 Chosen<DraftExperts>& draft_experts_of(Rule& rule) { return rule.selection.draft_experts; }
@@ -253,7 +253,7 @@ std::vector<RuleSetting> table() {
           "sweeps", {.files = kDropsCodes | kSolved,
                      .place = {17, 11},
                      .help = {{kPrunes, "", "4"},
-                              {kWriting | kCompresses, "", "4 with a pattern, else 2"},
+                              {kWriting | kCompresses, "", "4 with a pattern, fp8: 0, else 2"},
                               {kWriting | kPrunes | kCompresses, "Sweeps of descent once weights are chosen"},
                               {kWriting | kPrunes, "; a row rests once a sweep gains less than 0.5 %"}},
                      .file_help = "sweeps of descent",
@@ -268,13 +268,14 @@ std::vector<RuleSetting> table() {
                    .file_fallback = "as quantize {shrink}",
                    .value_name = "SHARE"}),
       user_setting<&Rule::scale_search>(
-          "scale_search", {.files = kDropsCodes | kSolved,
-                           .place = {19, 13},
-                           .help = {{kSolving, "Codes tried above the largest weight's scale", "7"}},
-                           .file_help = "codes tried above the largest weight's scale",
-                           .file_fallback = "7",
-                           .most = 16,
-                           .is_of_statistics = true}),
+          "scale_search",
+          {.files = kDropsCodes | kEncodes | kToMx,
+           .place = {19, 13},
+           .help = {{kSolving, "Codes tried above the largest weight's scale", "7; powers of two: 1"}},
+           .file_help = "codes tried above the largest weight's scale",
+           .file_fallback = "7; powers of two: 1",
+           .most = 16,
+           .is_of_statistics = true}),
       recorded_setting<&Rule::statistics_hash>("statistics_xxh3_128"),
       recorded_setting<&Rule::statistics_from>("statistics_from"),
       recorded_setting<&Rule::statistics_input>("statistics_input_xxh3_128"),

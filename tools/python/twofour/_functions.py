@@ -248,7 +248,7 @@ def convert(
     source: Optional[Path] = None,
     destination: Optional[Path] = None,
     *,
-    to: Optional[Literal["v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp4", "bf16"]] = None,
+    to: Optional[Literal["v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "bf16"]] = None,
     dialect: Optional[Literal["modelopt", "compressed-tensors", "deepseek", "deepseek-v4"]] = None,
     block_scale: Optional[Literal["max", "mse", "four-over-six"]] = None,
     zero_block: Optional[Literal["producer", "zero"]] = None,
@@ -300,23 +300,24 @@ def convert(
     Example: twofour.convert("checkpoint", "artifact", to="v7")
 
     Args:
-        source (path, or None): Hugging Face checkpoint directory, or hf://org/name[@revision] or https://
-        destination (path, or None): Directory to write; absent or empty
-        to ("v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp4", "bf16"): Layout or format to write; see below
-        dialect ("modelopt", "compressed-tensors", "deepseek", "deepseek-v4"): Names and configuration to write; deepseek
+        source: path, or None: Hugging Face checkpoint directory, or hf://org/name[@revision] or https://
+        destination: path, or None: Directory to write; absent or empty
+        to: "v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "bf16": Layout or format to write; see
+            below
+        dialect: "modelopt", "compressed-tensors", "deepseek", "deepseek-v4": Names and configuration to write; deepseek
             with fp8 only (default: nvfp4: the dialect that the source does not have, for an artifact that of its source;
-            fp8: compressed-tensors; mxfp8 and mxfp4: modelopt)
-        block_scale ("max", "mse", "four-over-six"): How the scale of 16 weights is chosen: max fits the largest weight;
+            fp8 and mxfp6: compressed-tensors; mxfp8 and mxfp4: modelopt)
+        block_scale: "max", "mse", "four-over-six": How the scale of 16 weights is chosen: max fits the largest weight;
             mse tries all and takes the one with the least squared error; four-over-six takes the better of two. No
             producer has the last two in compressed-tensors' arithmetic. Layouts only, which quantize what is not NVFP4
             (default: max)
         zero_block ("producer", "zero"): What to write for a block if its scale rounds to zero: producer writes the scale
             that the producer writes, zero writes a zero scale and zero codes. Layouts only, which quantize what is not
             NVFP4 (default: producer)
-        stats (path): Choose the weights that are quantized to NVFP4 or pruned, for a layout too, by the statistics of
-            their inputs in this file (lib/recipe/statistics/README.md, examples/statistics); of recipe, method and sweeps
-            of a rule say how (default: none: each weight for itself)
-        mask (path): With a layout or rules that hold a pattern: prune by the masks of this file, as MaskLLM makes them:
+        stats: path: Choose the weights that are quantized or pruned, for a layout too, by the statistics of their inputs
+            in this file (lib/recipe/statistics/README.md, examples/statistics); of recipe, method and sweeps of a rule
+            say how (default: none: each weight for itself)
+        mask: path: With a layout or rules that hold a pattern: prune by the masks of this file, as MaskLLM makes them:
             safetensors with M.mask or M, U8 or BOOL [N, K], for each module M that is pruned; 1 stays (default: masks are
             chosen)
         budget (float): Prune this share of the bytes, 0 to 1, and hold all weights of the rest: with a pattern and stats,
@@ -387,13 +388,13 @@ def convert(
         method ("joint", "gptq", "wanda", "rtn", "magnitude"): How: joint chooses mask, scales and codes together, gptq
             the last two without a pattern; wanda and rtn read the diagonal alone; magnitude leaves the statistics out
             (default: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
-        sweeps (int): Sweeps of descent once weights are chosen; a row rests once a sweep gains less than 0.5 % (0 to 64;
-            default: 4 with a pattern, else 2)
-        shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
-        scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7)
-        max_loss (float): Prune as much as stays below this expected loss, else as budget (default: any)
-        html (path): With budget or max_loss: write a page about the choice, for a browser
-        device ("cpu", "cuda", "auto"): Where weights are chosen by stats; the bytes are the same. cuda:1 is the second
+        sweeps: int: Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4
+            with a pattern, fp8: 0, else 2)
+        shrink: float: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
+        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
+        max_loss: float: Likewise, as much as stays below this expected loss (default: any)
+        html: path: With budget or max_loss: write a page about the choice, for a browser
+        device: "cpu", "cuda", "auto": Where weights are chosen by stats; the bytes are the same. cuda:1 is the second
             CUDA device. auto uses a CUDA device if there is one. All else runs on the CPU (default: auto)
         jobs (int): Number of threads (1 to 4096; default: one per processor)
         progress (function): called with phase, bytes done and bytes in all, on the calling thread: before the command,
@@ -435,6 +436,7 @@ def convert(
             nvfp4: NVFP4 in a dialect that engines load, without loss
             fp8: E4M3 weights with a scale for each tensor, row or block
             mxfp8: E4M3 weights with a power of two for each 32
+            mxfp6: E2M3 weights with a power of two for each 32
             mxfp4: E2M1 weights with a power of two for each 32
             bf16: dequantized weights
     """
@@ -555,7 +557,20 @@ def quantize(
             expects (default: as include and also say)
         keep_global_scale (path): Take the global scales from this NVFP4 checkpoint (directory or file), matched by module
             name, and compare all codes and block scales with its own. A weight of -0 stays -0
-        stats (path): Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
+        strict_stats: True or False: Refuse statistics of other weights of the same model, as those of the BF16 model for
+            its quantized copy, or of weights that nothing names (default: False)
+        method: "joint", "gptq", "wanda", "rtn", "magnitude": How: joint chooses mask, scales and codes together, gptq the
+            last two without a pattern; wanda and rtn read the diagonal alone; magnitude leaves the statistics out
+            (default: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
+        sweeps: int: Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4
+            with a pattern, fp8: 0, else 2)
+        shrink: float: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
+        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
+        max_loss: float: Likewise, as much as stays below this expected loss (default: any)
+        html: path: With budget or max_loss: write a page about the choice, for a browser
+        device: "cpu", "cuda", "auto": Where weights are chosen by stats; the bytes are the same. cuda:1 is the second
+            CUDA device. auto uses a CUDA device if there is one. All else runs on the CPU (default: auto)
+        stats: path: Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
             examples/statistics). Block scales are chosen with them (default: none: each weight for itself)
         strict_stats (True or False): Refuse statistics of other weights of the same model, as those of the BF16 model for
             its quantized copy, or of weights that nothing names (default: False)
@@ -701,7 +716,15 @@ def prune(
         zero_points ("stored", "symmetric", "v2"): How the zero points of INT4 of source are read where the config says
             that there are none and others are stored: stored, as the config's format says; symmetric, 8 whatever is
             stored; v2, without the 1 that GPTQ's first version adds (default: refuse such a module)
-        stats (path): Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
+        strict_stats: True or False: Refuse statistics of other weights of the same model, as those of the BF16 model for
+            its quantized copy, or of weights that nothing names (default: False)
+        shrink: float: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
+        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
+        max_loss: float: Likewise, as much as stays below this expected loss (default: any)
+        html: path: With budget or max_loss: write a page about the choice, for a browser
+        device: "cpu", "cuda", "auto": Where weights are chosen by stats; the bytes are the same. cuda:1 is the second
+            CUDA device. auto uses a CUDA device if there is one. All else runs on the CPU (default: auto)
+        stats: path: Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
             examples/statistics). Block scales are chosen with them (default: none: each weight for itself)
         strict_stats (True or False): Refuse statistics of other weights of the same model, as those of the BF16 model for
             its quantized copy, or of weights that nothing names (default: False)
@@ -764,13 +787,13 @@ def compress(
     source: Path,
     destination: Path,
     *,
-    to: Optional[Literal["nvfp4", "v7", "v7-packed", "g8"]] = None,
+    to: Optional[Literal["nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "v7", "v7-packed", "g8"]] = None,
     pattern: Optional[Literal["2:4", "4:8-paired"]] = None,
     dialect: Optional[Literal["modelopt", "compressed-tensors"]] = None,
     recipe: Optional[Path] = None,
     bits: Optional[float] = None,
     size: Optional[Union[int, str]] = None,
-    menu: Optional[Union[Literal["nvfp4", "fp8", "mxfp8", "mxfp4", "bf16", "v7", "v7-packed", "g8"], Sequence[Literal["nvfp4", "fp8", "mxfp8", "mxfp4", "bf16", "v7", "v7-packed", "g8"]]]] = None,
+    menu: Optional[Union[Literal["nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "bf16", "v7", "v7-packed", "g8"], Sequence[Literal["nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "bf16", "v7", "v7-packed", "g8"]]]] = None,
     for_: Optional[Literal["twofour", "vllm", "sglang", "tensorrt-llm"]] = None,
     sequential: Optional[Literal["group", "layer", "none"]] = None,
     token_weights: Optional[Path] = None,
@@ -807,16 +830,23 @@ def compress(
     Example: twofour.compress("model", "artifact", text="book.txt", to="v7")
 
     Args:
-        source (path): Hugging Face checkpoint directory
-        destination (path): Directory to write; absent or empty
-        to ("nvfp4", "v7", "v7-packed", "g8"): Layout to write, or nvfp4 as quantize writes it
-        pattern ("2:4", "4:8-paired"): nvfp4: prune to 2:4 or 4:8-paired (default: none; a layout has its own)
-        dialect ("modelopt", "compressed-tensors"): nvfp4: names and configuration to write (default: modelopt)
-        recipe (path): Rules in place of to: a YAML or JSON file, or a name
-        sequential ("group", "layer", "none"): Which model the statistics are of. group: one whose groups of linears
-            before are compressed, as q, k and v are one; what it lacks by then goes into the targets. layer: the same
-            layer by layer, in a third of the passes. none: the model as it is (default: group)
-        token_weights (path): How much each token counts for each linear: M.token_weights F32 [windows, length], which
+        source: path: Hugging Face checkpoint directory
+        destination: path: Directory to write; absent or empty
+        to: "nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "v7", "v7-packed", "g8": Layout or format to write, nvfp4 as
+            quantize writes it
+        pattern: "2:4", "4:8-paired": nvfp4: prune to 2:4 or 4:8-paired (default: none; a layout has its own)
+        dialect: "modelopt", "compressed-tensors": nvfp4: names and configuration to write (default: modelopt)
+        recipe: path: Rules in place of to: a YAML or JSON file, or a name
+        bits: float: Choose formats by predicted loss: so many bits a weight in the mean, of codes and block scales.
+            Linears that engines fuse get one format. dry_run=True prints the curve (1 to 32)
+        size: int or str: Likewise, so many bytes of tensors: 90GB
+        menu: "nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "bf16", "v7", "v7-packed", "g8" or a list of such: Formats to
+            choose among (default: nvfp4,fp8,mxfp6,mxfp4,bf16, as far as the engine loads them)
+        for_: "twofour", "vllm", "sglang", "tensorrt-llm": Choose only what this engine loads (default: twofour)
+        sequential: "group", "layer", "none": Which model the statistics are of. group: one whose groups of linears before
+            are compressed, as q, k and v are one; what it lacks by then goes into the targets. layer: the same layer by
+            layer, in a third of the passes. none: the model as it is (default: group)
+        token_weights: path: How much each token counts for each linear: M.token_weights F32 [windows, length], which
             examples/statistics/collect.py makes of gradients (default: 1)
         keep_stats (path): Keep the statistics in this file, with which validate(source=..., stats=...) solves rows again
             (default: none: they go)
@@ -824,20 +854,21 @@ def compress(
         limit (int): At most so many windows (1 to 1073741824; default: all)
         method ("joint", "gptq", "wanda", "rtn"): How weights are chosen, see help(twofour.quantize) (default: joint or
             gptq)
-        sweeps (int): Sweeps of descent once weights are chosen (0 to 64; default: 4 with a pattern, else 2)
-        shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
-        scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7)
-        budget (float): Prune this share of the bytes, 0 to 1, the cheapest by budget_stats first (default: all is pruned)
-        budget_stats (path): Statistics with fisher_hessian, which say what pruning costs the model (default: none: with
-            budget required)
-        html (path): Write a page with heat maps, histograms and findings, for a browser
-        include (str or a list of such): Convert only these modules: name, glob or re:regex
-        exclude (str or a list of such): Leave these modules as they are
-        also (str or a list of such): Convert these modules too: shared experts, single linears
-        max_shard_size (int or str): Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
-        dry_run (True or False): Show what would be written, write nothing (default: False)
-        no_verify (True or False): Do not read back what was written (default: False)
-        check (True or False): If source is an artifact, first compare every tensor with the hashes in its twofour.json
+        sweeps: int: Sweeps of descent after that (0 to 64; default: 4 with a pattern, fp8: 0, else 2)
+        shrink: float: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
+        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
+        budget: float: Prune this share of the bytes, 0 to 1, the cheapest by budget_stats first (default: all is pruned)
+        budget_stats: path: Statistics with fisher_hessian, which say what pruning costs the model and, with bits or size,
+            formats; without it these rank by the Hessian (default: none: with budget required; with bits or size
+            collected)
+        html: path: Write a page with heat maps, histograms and findings, for a browser
+        include: str or a list of such: Convert only these modules: name, glob or re:regex
+        exclude: str or a list of such: Leave these modules as they are
+        also: str or a list of such: Convert these modules too: shared experts, single linears
+        max_shard_size: int or str: Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
+        dry_run: True or False: Show what would be written, write nothing (default: False)
+        no_verify: True or False: Do not read back what was written (default: False)
+        check: True or False: If source is an artifact, first compare every tensor with the hashes in its twofour.json
             (default: False)
         follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Without it such links
             are refused: a checkpoint from elsewhere could link to a secret of yours, and what is written is published
@@ -1605,7 +1636,7 @@ def recipes(
 
         Keys of a rule:
             match: see below; required
-            to: keep, bf16, fp8, mxfp8, mxfp4, nvfp4, v7, v7-packed or g8; required
+            to: keep, bf16, fp8, mxfp8, mxfp6, mxfp4, nvfp4, v7, v7-packed or g8; required
             granularity: tensor, row or block; with to: fp8: which weights share a scale (default: row; with dialect deepseek,
                 block or scale_dtype: block)
             block: 128x128, 32x32 or 1x128; with to: fp8: rows and inputs of a block (default: 128x128)
@@ -1613,9 +1644,9 @@ def recipes(
                 beside experts that stay in four bits)
             odd_blocks: refuse, keep or write; with to: fp8: linears with N or K that is no multiple of 128, which engines
                 refuse in blocks (default: refuse)
-            exact: best, strict or off; with to: fp8, mxfp8, mxfp4, nvfp4, v7, v7-packed or g8: casts between formats: the
-                best that the new one holds; refused if that loses anything; or sources taken as floats (default: best)
-            arithmetic: modelopt or compressed-tensors; with to: mxfp8, mxfp4, nvfp4, v7, v7-packed or g8: rounding to
+            exact: best, strict or off; with to: fp8, mxfp8, mxfp6, mxfp4, nvfp4, v7, v7-packed or g8: casts between formats:
+                the best that the new one holds; refused if that loses anything; or sources taken as floats (default: best)
+            arithmetic: modelopt or compressed-tensors; with to: mxfp8, mxfp6, mxfp4, nvfp4, v7, v7-packed or g8: rounding to
                 reproduce bit for bit (default: the dialect's)
             block_scale: max, mse or four-over-six; with to: nvfp4, v7, v7-packed or g8: how the scale of 16 weights is chosen
                 (default: max)
@@ -1623,21 +1654,22 @@ def recipes(
                 zero (default: producer)
             pattern: 2:4 or 4:8-paired; with to: keep or nvfp4: prune; nvfp4 before quantizing, where 4:8-paired needs
                 convert(stats=...); keep NVFP4 as it is (default: none)
-            method: joint, gptq, wanda, rtn or magnitude; with to: keep, nvfp4, v7, v7-packed or g8: how weights are chosen by
-                convert(stats=...): joint or wanda with pattern or a layout that holds one, gptq or rtn without; magnitude
-                leaves the statistics out (default: as quantize(method=...))
-            sweeps: 0 to 64; with to: keep, nvfp4, v7, v7-packed or g8: sweeps of descent (default: as quantize(sweeps=...))
-            shrink: 0 to 1; with to: keep, nvfp4, v7, v7-packed or g8: share taken off products of two inputs (default: as
-                quantize(shrink=...))
-            scale_search: 0 to 16; with to: keep, nvfp4, v7, v7-packed or g8: codes tried above the largest weight's scale
-                (default: 7)
+            method: joint, gptq, wanda, rtn or magnitude; with to: keep, fp8, mxfp8, mxfp6, mxfp4, nvfp4, v7, v7-packed or g8:
+                how weights are chosen by convert(stats=...): joint or wanda with pattern or a layout that holds one, gptq or
+                rtn without; magnitude leaves the statistics out (default: as quantize(method=...))
+            sweeps: 0 to 64; with to: keep, fp8, mxfp8, mxfp6, mxfp4, nvfp4, v7, v7-packed or g8: sweeps of descent (default:
+                as quantize(sweeps=...))
+            shrink: 0 to 1; with to: keep, fp8, mxfp8, mxfp6, mxfp4, nvfp4, v7, v7-packed or g8: share taken off products of
+                two inputs (default: as quantize(shrink=...))
+            scale_search: 0 to 16; with to: keep, mxfp8, mxfp6, mxfp4, nvfp4, v7, v7-packed or g8: codes tried above the
+                largest weight's scale (default: 7; powers of two: 1)
             input_scale: keep, none, constant, constant=NUMBER, neighbours or from FILE; with to: keep or nvfp4: scales of
                 inputs, as input_scale; NVFP4 that a rule to: nvfp4 matches keeps those it has (default: as input_scale)
             one_input_scale_a_layer: true or false; with to: keep or nvfp4: experts of a layer share the largest (default:
                 false)
-            draft_experts: keep or cast; with to: bf16, fp8, mxfp8, mxfp4, nvfp4, v7, v7-packed or g8: experts of layers that
-                predict further tokens stay as they are, or are chosen as the others are (default: chosen by name, not as
-                experts)
+            draft_experts: keep or cast; with to: bf16, fp8, mxfp8, mxfp6, mxfp4, nvfp4, v7, v7-packed or g8: experts of
+                layers that predict further tokens stay as they are, or are chosen as the others are (default: chosen by name,
+                not as experts)
             fold: larger, strict or any; with to: v7, v7-packed or g8: as fold (default: larger)
 
         match is one of these, or a list of them:
@@ -1674,7 +1706,7 @@ def plan(
     destination: Path,
     output: Path,
     *,
-    to: Optional[Literal["v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp4", "bf16", "prune", "quantize"]] = None,
+    to: Optional[Literal["v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "bf16", "prune", "quantize"]] = None,
     dialect: Optional[Literal["modelopt", "compressed-tensors", "deepseek", "deepseek-v4"]] = None,
     pattern: Optional[Literal["2:4", "4:8-paired"]] = None,
     block_scale: Optional[Literal["max", "mse", "four-over-six"]] = None,
@@ -1723,14 +1755,14 @@ def plan(
     Example: twofour.plan("checkpoint", "artifact", to="v7", tasks=16, output="plan.json")
 
     Args:
-        source (path): Hugging Face checkpoint directory, or hf://org/name[@revision] or https://
-        destination (path): Directory to write; absent or empty
-        to ("v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp4", "bf16", "prune", "quantize"): Layout or format to
-            write; see below
-        dialect ("modelopt", "compressed-tensors", "deepseek", "deepseek-v4"): Names and configuration to write; deepseek
+        source: path: Hugging Face checkpoint directory, or hf://org/name[@revision] or https://
+        destination: path: Directory to write; absent or empty
+        to: "v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "bf16", "prune", "quantize": Layout or
+            format to write; see below
+        dialect: "modelopt", "compressed-tensors", "deepseek", "deepseek-v4": Names and configuration to write; deepseek
             with fp8 only (default: nvfp4: the dialect that the source does not have, for an artifact that of its source;
-            fp8: compressed-tensors; mxfp8 and mxfp4: modelopt; quantize: modelopt)
-        pattern ("2:4", "4:8-paired"): 2:4 keeps two codes of each four, 4:8-paired two aligned pairs of each eight; with
+            fp8 and mxfp6: compressed-tensors; mxfp8 and mxfp4: modelopt; quantize: modelopt)
+        pattern: "2:4", "4:8-paired": 2:4 keeps two codes of each four, 4:8-paired two aligned pairs of each eight; with
             quantize, 2:4 prunes the weights before quantizing, so that block scales fit the kept weights, and reports the
             gain; with stats both patterns are chosen by it (default: prune: 2:4; quantize: none)
         block_scale ("max", "mse", "four-over-six"): How the scale of 16 weights is chosen: max fits the largest weight;
@@ -1785,9 +1817,18 @@ def plan(
             expects (default: as include and also say)
         keep_global_scale (path): Take the global scales from this NVFP4 checkpoint (directory or file), matched by module
             name, and compare all codes and block scales with its own. A weight of -0 stays -0
-        recipe (path): Rules in place of to: a YAML or JSON file, or a name that twofour.recipes() lists; see
-            help(twofour.recipes)
-        stats (path): Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
+        strict_stats: True or False: Refuse statistics of other weights of the same model, as those of the BF16 model for
+            its quantized copy, or of weights that nothing names (default: False)
+        method: "joint", "gptq", "wanda", "rtn", "magnitude": How: joint chooses mask, scales and codes together, gptq the
+            last two without a pattern; wanda and rtn read the diagonal alone; magnitude leaves the statistics out
+            (default: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
+        sweeps: int: Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4
+            with a pattern, fp8: 0, else 2)
+        shrink: float: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
+        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
+        max_loss: float: Likewise, as much as stays below this expected loss (default: any)
+        html: path: With budget or max_loss: write a page about the choice, for a browser
+        stats: path: Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
             examples/statistics). Block scales are chosen with them (default: none: each weight for itself)
         strict_stats (True or False): Refuse statistics of other weights of the same model, as those of the BF16 model for
             its quantized copy, or of weights that nothing names (default: False)
@@ -1848,6 +1889,7 @@ def plan(
             nvfp4: NVFP4 in a dialect that engines load, without loss
             fp8: E4M3 weights with a scale for each tensor, row or block
             mxfp8: E4M3 weights with a power of two for each 32
+            mxfp6: E2M3 weights with a power of two for each 32
             mxfp4: E2M1 weights with a power of two for each 32
             bf16: dequantized weights
             prune: what twofour.prune() writes

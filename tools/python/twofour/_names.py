@@ -76,7 +76,7 @@ CHOICES = {
     "for": {"sglang", "tensorrt-llm", "twofour", "vllm"},
     "granularity": {"block", "row", "tensor"},
     "io": {"buffered", "direct"},
-    "menu": {"bf16", "fp8", "g8", "mxfp4", "mxfp8", "nvfp4", "v7", "v7-packed"},
+    "menu": {"bf16", "fp8", "g8", "mxfp4", "mxfp6", "mxfp8", "nvfp4", "v7", "v7-packed"},
     "method": {"gptq", "joint", "magnitude", "rtn", "wanda"},
     "odd-blocks": {"keep", "refuse", "write"},
     "pattern": {"2:4", "4:8-paired"},
@@ -86,7 +86,7 @@ CHOICES = {
         "ling-3.0-flash", "llama", "minimax-m3", "mixtral", "nemotron-3-super", "nemotron-3-ultra",
         "nemotron-3.5-lightning", "qwen3-moe", "qwen3-next", "qwen3.6-35b-a3b", "qwen3.8-2.4t-a95b", "qwen3.8-27b",
         "qwen3.8-flash-next", "tiny"},
-    "to": {"bf16", "fp8", "g8", "mxfp4", "mxfp8", "nvfp4", "prune", "quantize", "v7", "v7-packed"},
+    "to": {"bf16", "fp8", "g8", "mxfp4", "mxfp6", "mxfp8", "nvfp4", "prune", "quantize", "v7", "v7-packed"},
     "zero-block": {"producer", "zero"},
     "zero-points": {"stored", "symmetric", "v2"},
 }  # fmt: skip
