@@ -57,7 +57,8 @@ TEST_CASE("a dialect is for number formats alone; the source's own is copied wit
   const Outcome v7 = run_program({"convert", kGolden, out, "--to", "v7", "--dialect", "modelopt"});
   CHECK(v7.code == 2);
   CHECK(v7.err ==
-        "twofour: --dialect: expected with --to nvfp4, fp8, mxfp8, mxfp6, mxfp4 or quantize only, found with --to "
+        "twofour: --dialect: expected with --to nvfp4, fp8, mxfp8, mxfp6, mxfp4 or quantize only, found with "
+        "--to "
         "v7\n");
   const std::string same = (scratch / "same").string();
   const Outcome own = run_program({"convert", kGolden, same, "--to", "nvfp4", "--dialect", "modelopt"});

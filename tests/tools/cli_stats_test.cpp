@@ -835,9 +835,10 @@ TEST_CASE("rules take methods and sweeps for convert --stats, and make what the 
                        fmt::format("--shrink={}", shrink)})
               .code == 2);
   }
-  CHECK(has(refused("  - {match: mlp, to: fp8, sweeps: 1}\n"),
-            "expected it only with to: keep, nvfp4, v7, v7-packed or g8"));
-  CHECK(has(refused("  - {match: mlp, to: fp8}\n"), "--stats: expected a rule to: nvfp4"));
+  CHECK(has(refused("  - {match: mlp, to: bf16, sweeps: 1}\n"),
+            "expected it only with to: keep, fp8, mxfp8, mxfp6, mxfp4, nvfp4, v7, v7-packed or g8"));
+  CHECK(has(refused("  - {match: mlp, to: bf16}\n"),
+            "--stats: expected a rule to: nvfp4, fp8, mxfp8, mxfp6, mxfp4, v7"));
   CHECK(has(refused("  - {match: mlp, to: keep, method: joint}\n"), "expected it only with pattern"));
   // Without statistics or masks nothing chooses pairs.
   const Outcome pairs =
