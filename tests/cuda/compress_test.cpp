@@ -11,7 +11,9 @@
 
 #include "kernels/floats/device_vectors.h"
 #include "lib/base/io/file.h"
+#include "lib/jobs/convert/convert.h"
 #include "lib/recipe/statistics/statistics.h"
+#include "lib/write/transform/open_to_convert.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/decoder_golden.h"
 #include "tests/support/device/device.h"
@@ -51,6 +53,15 @@ struct CompressedModel {
     write_safetensors(scratch / "weights.safetensors", file);
     token_weights = scratch / "weights.safetensors";
   }
+  static std::vector<std::vector<int32_t>> windows() {
+    std::vector<std::vector<int32_t>> made;
+    for (int64_t w = 0; w < kWindows; ++w) {
+      made.emplace_back();
+      for (int64_t i = 0; i < kLength; ++i)
+        made.back().push_back(static_cast<int32_t>((i * i + 7 * w + i / 3) % 48));
+    }
+    return made;
+  }
   /// -> the statistics file. The run ends before each of `stops`, and another one resumes it.
   fs::path collect(const std::string& name, Sequential sequential, Device device,
                    const std::vector<int64_t>& stops = {}) const {
@@ -61,11 +72,7 @@ struct CompressedModel {
       input.text = "squares";
       input.sequential = sequential;
       input.token_weights = token_weights;
-      for (int64_t w = 0; w < kWindows; ++w) {
-        input.windows.emplace_back();
-        for (int64_t i = 0; i < kLength; ++i)
-          input.windows.back().push_back(static_cast<int32_t>((i * i + 7 * w + i / 3) % 48));
-      }
+      input.windows = windows();
       Compression compression(scratch / "model", Recipe(rule), input, {best_isa(), device}, 2);
       if (device == Device::cuda) compression.use_cuda();
       Progress progress;
@@ -86,6 +93,56 @@ double relative(const std::vector<float>& found, const std::vector<float>& expec
     size += std::pow(static_cast<double>(expected[i]), 2);
   }
   return size == 0 ? std::sqrt(difference) : std::sqrt(difference / size);
+}
+
+/// Sums x x' of the inputs of each group in double.
+struct GroupSums : LayerWatcher {
+  explicit GroupSums(const std::vector<InputGroup>& groups_) : groups(groups_), sums(groups.size()) {}
+  void see_input(size_t group, std::span<const float> x, std::span<const int64_t>) override {
+    const auto k = static_cast<size_t>(groups[group].k);
+    std::vector<double>& to = sums[group];
+    to.resize(k * k);
+    for (size_t row = 0; row < x.size() / k; ++row) {
+      for (size_t i = 0; i < k; ++i) {
+        for (size_t j = 0; j < k; ++j)
+          to[i * k + j] += static_cast<double>(x[row * k + i]) * static_cast<double>(x[row * k + j]);
+      }
+    }
+  }
+  void see_expert(int64_t, double) override {}
+  const std::vector<InputGroup>& groups;
+  std::vector<std::vector<double>> sums;
+};
+
+/// The relative errors of Hessians against the inputs of the artifact that they make, on the CPU, sorted.
+/// Experts are left out, since a token near a tie may reach another one on the device.
+std::vector<double> errors_of_artifact(const CompressedModel& model, const fs::path& statistics) {
+  const auto file = std::make_shared<const Statistics>(Statistics::open(statistics));
+  const Recipe recipe = with_statistics(Recipe(model.rule), file, file->hash().hex());
+  const Checkpoint source = open_to_convert(model.scratch / "model", recipe);
+  Progress progress;
+  convert(source, make_plan(source, recipe), model.scratch / "artifact", {}, progress);
+  const Decoder compressed = Decoder::open(model.scratch / "artifact");
+  std::vector<int32_t> ids;
+  std::vector<SequencePart> parts;
+  for (const auto& window : model.windows()) ids.insert(ids.end(), window.begin(), window.end());
+  for (int64_t w = 0; w < kWindows; ++w) parts.push_back({kLength, 0, nullptr, ids.data() + w * kLength});
+  std::vector<float> hidden(ids.size() * static_cast<size_t>(compressed.shape().residual()));
+  compressed.embed(ids, hidden);
+  std::vector<double> errors;
+  for (int64_t layer = 0; layer < compressed.shape().layers; ++layer) {
+    GroupSums seen(compressed.input_groups(layer));
+    compressed.run_layer(layer, parts, hidden, &seen);
+    for (size_t g = 0; g < seen.groups.size(); ++g) {
+      const StatisticsEntry* entry = file->find(seen.groups[g].linears.front());
+      if (entry == nullptr || !seen.groups[g].block.empty()) continue;
+      std::vector<float> mean;
+      for (const double v : seen.sums[g]) mean.push_back(static_cast<float>(v / (kWindows * kLength)));
+      errors.push_back(relative(file->read_hessian(*entry), mean));
+    }
+  }
+  std::sort(errors.begin(), errors.end());
+  return errors;
 }
 
 /// The relative errors of all Hessians of a file, sorted.
@@ -141,15 +198,19 @@ TEST_CASE("sums on the device are those of the CPU, and a run that is resumed ha
       const auto errors = errors_of(model.collect("cuda-none", Sequential::kNone, Device::cuda),
                                     model.collect("cpu-none", Sequential::kNone, Device::cpu));
       REQUIRE_FALSE(errors.empty());
-      MESSAGE(name, ", guided ", guided, ": ", errors.back());
+      MESSAGE(std::string(name), ", guided ", guided, ": ", errors.back());
       CHECK(errors.back() < 1e-3);
-      // Group by group, weights near a tie may differ.
+      // Group by group, weights near a tie differ from the CPU's, and so do inputs behind them.
       const fs::path whole = model.collect("whole", Sequential::kGroups, Device::cuda);
-      const auto sequential = errors_of(whole, model.collect("cpu", Sequential::kGroups, Device::cpu));
-      REQUIRE_FALSE(sequential.empty());
-      MESSAGE(name, ", group by group: ", sequential[sequential.size() / 2], " and ", sequential.back());
-      CHECK(sequential[sequential.size() / 2] < 0.05);
-      CHECK(read_text(model.collect("parts", Sequential::kGroups, Device::cuda, {1, 2})) == read_text(whole));
+      if (!guided) {
+        const std::vector<double> own = errors_of_artifact(model, whole);
+        REQUIRE_FALSE(own.empty());
+        MESSAGE(std::string(name), ", group by group: ", own[own.size() / 2], " and ", own.back());
+        CHECK(own[own.size() / 2] < 1e-3);
+        if (std::string(name) == "llama") CHECK(own.back() < 1e-3);
+      }
+      CHECK(
+          (read_text(model.collect("parts", Sequential::kGroups, Device::cuda, {1, 2})) == read_text(whole)));
     }
   }
 }

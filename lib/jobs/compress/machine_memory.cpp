@@ -1,4 +1,4 @@
-#include "lib/base/io/machine_memory.h"
+#include "lib/jobs/compress/machine_memory.h"
 
 #include <unistd.h>
 
