@@ -332,6 +332,7 @@ int run_validate(const ValidateArguments& given, const Common& common) {
     report = o.source.empty() ? validate(o.artifact, options, progress)
                               : validate(o.artifact, o.source, options, progress);
   });
+  sort_differences(report.differences);
   if (common.device == "auto" && device == Device::cpu) {
     report.notes.push_back({Severity::kNote, "no-device", "--device auto",
                             fmt::format("{}: checked on the CPU alone", no_cuda_reason())});

@@ -199,6 +199,7 @@ TEST_CASE("every document of --json is as tools/JSON.md describes it") {
   std::ofstream(scratch / "broken" / "generation_config.json") << R"({"top_p": 7})";
   hold("repair", {"repair", in("broken"), in("mended"), "--dry-run"});
   hold("repair", {"repair", in("broken"), in("mended")});
+  hold("validate", {"validate", in("mended"), "--source", in("broken")});
   hold("plan", {"plan", in("src"), in("shared"), "--to", "v7", "-o", in("a.plan")});
   hold("plan", {"plan", in("src"), in("shared"), "--to", "v7", "-o", in("a.plan"), "--tasks", "2"});
   hold("convert --plan", {"convert", "--plan", in("a.plan"), "--task", "0/1"});

@@ -14,6 +14,15 @@
 
 namespace twofour {
 
+void sort_differences(Findings& differences) {
+  for (auto from = differences.begin(); from != differences.end();) {
+    const auto to = std::find_if(from, differences.end(), [&](const Finding& f) { return f.id != from->id; });
+    std::stable_sort(from, to,
+                     [](const Finding& a, const Finding& b) { return natural_less(a.where, b.where); });
+    from = to;
+  }
+}
+
 void print_differences(const Findings& differences, bool all) {
   constexpr size_t kFew = 10, kFewLines = 20;
   struct Alike {

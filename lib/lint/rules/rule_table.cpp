@@ -269,7 +269,7 @@ constexpr LintRule kRules[] = {
      "The checkpoint may not be used without permission.", Mended::kNo, true},
     // Scales that are one number
     {"unequal-global-scales", kError, "Gate and up (or q, k and v) have different global scales.",
-     "Export again with the producer's fusion on. Scales that differ by a factor of less than 10 can be folded into one: twofour convert does it, twofour repair on demand. A scale that is the reciprocal of its neighbour's is turned over by twofour repair.", "https://github.com/vllm-project/vllm/issues/54974",
+     "Export again with the producer's fusion on; twofour convert folds scales that differ by a factor of less than 10 into one, and twofour repair does so on demand; it turns over a scale that is its neighbour's reciprocal.", "https://github.com/vllm-project/vllm/issues/54974",
      "Engines use one for all and scale the others wrongly.", Mended::kFold},
     {"unequal-input-scales", kNote, "Gate and up (or q, k and v) have different input scales.",
      "Calibrate them together; twofour repair does it.", "https://github.com/vllm-project/vllm/pull/26135",

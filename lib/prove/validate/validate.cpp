@@ -363,14 +363,6 @@ ValidateReport check_one_state(std::vector<fs::path> files, Check&& check) {
   const FileStates states(std::move(files));
   ValidateReport report = check();
   states.check_unchanged();
-  // Differences of one kind were found in the order of tensors in files.
-  for (auto from = report.differences.begin(); from != report.differences.end();) {
-    const auto to =
-        std::find_if(from, report.differences.end(), [&](const Finding& f) { return f.id != from->id; });
-    std::stable_sort(from, to,
-                     [](const Finding& a, const Finding& b) { return natural_less(a.where, b.where); });
-    from = to;
-  }
   report.seconds = watch.seconds();
   return report;
 }
