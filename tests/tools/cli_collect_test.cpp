@@ -89,7 +89,6 @@ TEST_CASE("stats collect with gradients serves a budget, states its disk space, 
   CHECK_MESSAGE(made.code == 0, made.err);
 
   const DecoderFiles hybrid("qwen3_next");
-  std::ofstream(files.scratch / "text") << std::string(100, 'A');
   for (const char* option : {"--fisher", "--guided"}) {
     const Outcome refused = run_program({"stats", "collect", hybrid.path("model"), "--tokens", tokens, option,
                                          "-o", files.path("other.safetensors")});

@@ -797,6 +797,7 @@ def compress(
     for_: Optional[Literal["twofour", "vllm", "sglang", "tensorrt-llm"]] = None,
     sequential: Optional[Literal["group", "layer", "none"]] = None,
     token_weights: Optional[Path] = None,
+    guided: bool = False,
     keep_stats: Optional[Path] = None,
     context: Optional[int] = None,
     limit: Optional[int] = None,
@@ -848,7 +849,9 @@ def compress(
             layer, in a third of the passes. none: the model as it is (default: group)
         token_weights: path: How much each token counts for each linear: M.token_weights F32 [windows, length], which
             examples/statistics/collect.py makes of gradients (default: 1)
-        keep_stats (path): Keep the statistics in this file, with which validate(source=..., stats=...) solves rows again
+        guided: True or False: Weigh tokens by gradients of the model's loss, by a backward pass over the windows before
+            all else (default: False)
+        keep_stats: path: Keep the statistics in this file, with which validate(source=..., stats=...) solves rows again
             (default: none: they go)
         context (int): Tokens of a window (2 to 16777216; default: 1024, or the model's positions if fewer)
         limit (int): At most so many windows (1 to 1073741824; default: all)
@@ -921,17 +924,19 @@ def compress(
     Notes:
         Collects statistics of the inputs of a model's linears, chooses weights by them and writes them: what stats collect
         and quantize or convert(stats=...) do, but linear by linear on the model as it is compressed so far. device says where
-        it runs; lib/run/decoder/README.md lists the families. What is collected is in destination.compressing until
-        destination is whole; a run that ends early goes on behind its last whole layer with resume=True.
+        it runs; lib/run/decoder/README.md lists the families. The backward pass of guided=True runs on the CPU, behind a pass
+        there, for all families but those with linear attention and DeepSeek-V4. What is collected is in
+        destination.compressing until destination is whole; a run that ends early goes on behind its last whole layer with
+        resume=True.
     """
     return cast("documents.Convert", call(
         "compress", source, destination, progress=progress, to=to, pattern=pattern, dialect=dialect, recipe=recipe,
-        bits=bits, size=size, menu=menu, **{"for":for_}, sequential=sequential, token_weights=token_weights,
-        keep_stats=keep_stats, context=context, limit=limit, method=method, sweeps=sweeps, shrink=shrink,
-        scale_search=scale_search, budget=budget, budget_stats=budget_stats, html=html, include=include,
-        exclude=exclude, also=also, max_shard_size=max_shard_size, dry_run=dry_run, no_verify=no_verify, check=check,
-        follow_links=follow_links, io=io, force=force, resume=resume, zero_points=zero_points, tokens=tokens,
-        text=text, device=device, jobs=jobs,
+        sequential=sequential, token_weights=token_weights, guided=guided, keep_stats=keep_stats, context=context,
+        limit=limit, method=method, sweeps=sweeps, shrink=shrink, scale_search=scale_search, budget=budget,
+        budget_stats=budget_stats, html=html, include=include, exclude=exclude, also=also,
+        max_shard_size=max_shard_size, dry_run=dry_run, no_verify=no_verify, check=check, follow_links=follow_links,
+        io=io, force=force, resume=resume, zero_points=zero_points, tokens=tokens, text=text, device=device,
+        jobs=jobs,
     ))  # fmt: skip
 
 
@@ -1479,13 +1484,13 @@ def card(
 
 @overload
 def stats(
-    action: Literal["inspect", "collect", "merge", "import"], *arguments: Path, output: Optional[Path] = None, context: Optional[int] = None, limit: Optional[int] = None, held_out: Optional[int] = None, zero_points: Optional[Literal["stored", "symmetric", "v2"]] = None, dry_run: bool = False, strict_stats: bool = False, force: bool = False, tokens: Optional[Path] = None, text: Optional[Path] = None, device: Optional[str] = None, jobs: Optional[int] = None, progress: Optional[ProgressCallback] = None,
+    action: Literal["inspect", "collect", "merge", "import"], *arguments: Path, output: Optional[Path] = None, context: Optional[int] = None, limit: Optional[int] = None, held_out: Optional[int] = None, fisher: bool = False, guided: bool = False, zero_points: Optional[Literal["stored", "symmetric", "v2"]] = None, dry_run: bool = False, strict_stats: bool = False, force: bool = False, tokens: Optional[Path] = None, text: Optional[Path] = None, device: Optional[str] = None, jobs: Optional[int] = None, progress: Optional[ProgressCallback] = None,
 ) -> documents.StatsInspect: ...
 
 
 @overload
 def stats(
-    action: Literal["check"], *arguments: Path, output: Optional[Path] = None, context: Optional[int] = None, limit: Optional[int] = None, held_out: Optional[int] = None, zero_points: Optional[Literal["stored", "symmetric", "v2"]] = None, dry_run: bool = False, strict_stats: bool = False, force: bool = False, tokens: Optional[Path] = None, text: Optional[Path] = None, device: Optional[str] = None, jobs: Optional[int] = None, progress: Optional[ProgressCallback] = None,
+    action: Literal["check"], *arguments: Path, output: Optional[Path] = None, context: Optional[int] = None, limit: Optional[int] = None, held_out: Optional[int] = None, fisher: bool = False, guided: bool = False, zero_points: Optional[Literal["stored", "symmetric", "v2"]] = None, dry_run: bool = False, strict_stats: bool = False, force: bool = False, tokens: Optional[Path] = None, text: Optional[Path] = None, device: Optional[str] = None, jobs: Optional[int] = None, progress: Optional[ProgressCallback] = None,
 ) -> documents.StatsCheck: ...
 @explained
 def stats(
@@ -1495,6 +1500,8 @@ def stats(
     context: Optional[int] = None,
     limit: Optional[int] = None,
     held_out: Optional[int] = None,
+    fisher: bool = False,
+    guided: bool = False,
     zero_points: Optional[Literal["stored", "symmetric", "v2"]] = None,
     dry_run: bool = False,
     strict_stats: bool = False,
@@ -1516,9 +1523,13 @@ def stats(
         output (path): collect: statistics file to write
         context (int): collect: tokens of a window; a last window of one token is left out (2 to 16777216; default: 1024,
             or the model's positions if fewer)
-        limit (int): collect: at most so many windows (1 to 1073741824; default: all)
-        held_out (int): collect: windows at the end of which the sums are kept apart (0 to 1073741824; default: 0)
-        zero_points ("stored", "symmetric", "v2"): How the zero points of INT4 of the model that collect runs are read
+        limit: int: collect: at most so many windows (1 to 1073741824; default: all)
+        held_out: int: collect: windows at the end of which the sums are kept apart (0 to 1073741824; default: 0)
+        fisher: True or False: collect: fisher_hessian and fisher_rows as well, by a backward pass: what a change costs
+            the model, for budget (default: False)
+        guided: True or False: collect: weigh each token by the root of the squared gradient of the loss in a linear's
+            outputs, by a backward pass (default: False)
+        zero_points: "stored", "symmetric", "v2": How the zero points of INT4 of the model that collect runs are read
             where the config says that there are none and others are stored: stored, as the config's format says;
             symmetric, 8 whatever is stored; v2, without the 1 that GPTQ's first version adds (default: refuse such a
             module)
@@ -1563,17 +1574,18 @@ def stats(
     Notes:
         A statistics file says which inputs each linear saw; quantize(stats=...) chooses weights by it.
         lib/recipe/statistics/README.md describes it. collect runs a whole model where device says (lib/run/decoder/README.md
-        lists the families) and writes one; examples/statistics makes one with transformers, also guided ones. All else runs
-        on the CPU. check says what of a checkpoint a file serves, and reads all sums and targets. It ends with 1 where
-        linears have no statistics, too few tokens, inputs that are all 0, or statistics of other weights, and with 2 where
-        the file is of another model or holds numbers that are no statistics of it. merge adds the sums of runs over different
-        texts, and never averages. import takes the sums of squares of an importance matrix of llama.cpp (GGUF), which serve
-        wanda and rtn. It holds no hash of the weights that it is of.
+        lists the families) and writes one; examples/statistics makes one with transformers. A backward pass runs on the CPU,
+        behind a pass where device says, for all families but those with linear attention and DeepSeek-V4. All else runs on
+        the CPU. check says what of a checkpoint a file serves, and reads all sums and targets. It ends with 1 where linears
+        have no statistics, too few tokens, inputs that are all 0, or statistics of other weights, and with 2 where the file
+        is of another model or holds numbers that are no statistics of it. merge adds the sums of runs over different texts,
+        and never averages. import takes the sums of squares of an importance matrix of llama.cpp (GGUF), which serve wanda
+        and rtn. It holds no hash of the weights that it is of.
     """
     return call(
         "stats", action, *arguments, progress=progress, output=output, context=context, limit=limit,
-        held_out=held_out, zero_points=zero_points, dry_run=dry_run, strict_stats=strict_stats, force=force,
-        tokens=tokens, text=text, device=device, jobs=jobs,
+        held_out=held_out, fisher=fisher, guided=guided, zero_points=zero_points, dry_run=dry_run,
+        strict_stats=strict_stats, force=force, tokens=tokens, text=text, device=device, jobs=jobs,
     )  # fmt: skip
 
 

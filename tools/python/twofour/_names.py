@@ -6,15 +6,15 @@ COMMANDS = {"card", "compress", "convert", "diff", "drop", "eval", "generate", "
     "plan", "prune", "quantize", "recipes", "repair", "stats", "synth", "validate"}  # fmt: skip
 OPTIONS = {"against", "all-layers", "all-rows", "also", "arithmetic", "at", "base-model", "baseline", "bits", "block",
     "block-scale", "budget", "budget-stats", "by", "cache", "cache-size", "check", "config", "context", "device",
-    "dialect", "donor", "draft-experts", "dry-run", "exact", "exclude", "experts", "explain", "fail-on", "fold",
-    "follow-links", "for", "force", "granularity", "headers-only", "held-out", "html", "ignore", "include",
+    "dialect", "donor", "draft-experts", "dry-run", "exact", "exclude", "experts", "explain", "fail-on", "fisher",
+    "fold", "follow-links", "force", "granularity", "guided", "headers-only", "held-out", "html", "ignore", "include",
     "input-scale", "io", "jobs", "keep-global-scale", "keep-stats", "layers", "limit", "mask", "max-loss",
-    "max-shard-size", "max-tokens", "menu", "method", "modules", "no-verify", "odd-blocks", "one-input-scale-a-layer",
-    "only", "output", "pattern", "plan", "profile", "prompt", "quantized-by", "recipe", "resume", "rule", "rules",
-    "scale-dtype", "scale-search", "seed", "select", "sequential", "shape", "shrink", "size", "small", "source",
-    "stats", "strict-stats", "stride", "sweeps", "take", "task", "tasks", "tensor", "text", "to", "token-weights",
-    "tokens", "tolerance", "values", "vocab", "without-config", "write-baseline", "zero-block", "zero-points"}  # fmt: skip
-VALUES = {"against", "also", "arithmetic", "at", "base-model", "baseline", "bits", "block", "block-scale", "budget",
+    "max-shard-size", "max-tokens", "method", "modules", "no-verify", "odd-blocks", "one-input-scale-a-layer", "only",
+    "output", "pattern", "plan", "profile", "prompt", "quantized-by", "recipe", "resume", "rule", "rules",
+    "scale-dtype", "scale-search", "seed", "select", "sequential", "shape", "shrink", "small", "source", "stats",
+    "strict-stats", "stride", "sweeps", "take", "task", "tasks", "tensor", "text", "to", "token-weights", "tokens",
+    "tolerance", "values", "vocab", "without-config", "write-baseline", "zero-block", "zero-points"}  # fmt: skip
+VALUES = {"against", "also", "arithmetic", "at", "base-model", "baseline", "block", "block-scale", "budget",
     "budget-stats", "by", "cache", "cache-size", "config", "context", "device", "dialect", "donor", "draft-experts",
     "exact", "exclude", "experts", "explain", "fail-on", "fold", "for", "granularity", "held-out", "html", "ignore",
     "include", "input-scale", "io", "jobs", "keep-global-scale", "keep-stats", "layers", "limit", "mask", "max-loss",
@@ -45,7 +45,7 @@ ARGUMENTS = {
     "validate": {"DST": "artifact"},
 }  # fmt: skip
 FLAGS = {
-    "compress": {"check", "dry-run", "follow-links", "force", "no-verify", "resume"},
+    "compress": {"check", "dry-run", "follow-links", "force", "guided", "no-verify", "resume"},
     "convert": {"check", "dry-run", "follow-links", "force", "no-verify", "one-input-scale-a-layer", "resume",
         "strict-stats", "without-config"},
     "diff": {"headers-only"},
@@ -59,7 +59,7 @@ FLAGS = {
     "quantize": {"check", "dry-run", "follow-links", "force", "no-verify", "one-input-scale-a-layer", "resume",
         "strict-stats", "without-config"},
     "repair": {"dry-run", "follow-links", "force", "no-verify", "resume"},
-    "stats": {"dry-run", "force", "strict-stats"},
+    "stats": {"dry-run", "fisher", "force", "guided", "strict-stats"},
     "synth": {"dry-run", "headers-only", "small"},
     "validate": {"all-layers", "all-rows"},
 }  # fmt: skip

@@ -485,6 +485,7 @@ class StatsCollectDryRun(TypedDict):
         bytes_read: of weights
         bytes_written: of sums
         peak_memory: bytes, at most, beside mapped weights
+        work_bytes: of residual streams in a file while a backward pass runs
     """
 
     schema_version: int
@@ -498,6 +499,7 @@ class StatsCollectDryRun(TypedDict):
     bytes_read: int
     bytes_written: int
     peak_memory: int
+    work_bytes: NotRequired[int]
 
 
 class StatsCheck(TypedDict):

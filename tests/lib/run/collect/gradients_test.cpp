@@ -124,7 +124,8 @@ SlowGradients slow_gradients(const Decoder& model, const CollectInput& input) {
 double off_by(std::span<const float> found, const DoubleMatrix& expected) {
   REQUIRE(found.size() == expected.size());
   const auto off = xt::adapt(found.data(), expected.shape()) - expected;
-  return std::sqrt(xt::sum(off * off)() / xt::sum(expected * expected)());
+  const double size = xt::sum(expected * expected)();
+  return std::sqrt(xt::sum(off * off)() / (size > 0 ? size : 1));  // a token at an end has no gradient
 }
 
 std::vector<float> fisher_rows_of(const Statistics& s, const std::string& linear) {
@@ -162,7 +163,7 @@ TEST_CASE("Fisher matrices, rows and guided sums are those of every linear's gra
         REQUIRE(rows.size() >= sums.rows.size());
         for (size_t i = 0; i < sums.rows.size(); ++i)
           CHECK(static_cast<double>(rows[i]) == doctest::Approx(sums.rows(i)).epsilon(1e-5));
-        if (entry->members.size() > 1 && linear.ends_with("up_proj")) continue;
+        if (entry->members.size() > 1 && (linear.ends_with("up_proj") || linear.ends_with("w3"))) continue;
         SlowGradients::Sums& all = entries[entry];
         if (all.tokens == 0) {
           all = sums;
