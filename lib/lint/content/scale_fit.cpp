@@ -269,11 +269,17 @@ class Fitter {
                                            lines * line),
                                factors = read(m_.scale, g * n * width, n * width);
     std::vector<double> sum(n), squares(n);
-    for (uint64_t i = 0; i < 2 * some.size(); ++i) {
-      const double code = some[i / 2] >> (4 * (i % 2)) & 15;
-      const uint64_t word = i / kPack % words, at = along_n ? word * kPack + kAwq[i % kPack] : word;
-      sum[at] += code;
-      squares[at] += code * code;
+    std::array<uint64_t, kPack> places{};  // of the eight codes of a word, behind its first column
+    for (uint64_t i = 0; along_n && i < kPack; ++i) places[i] = kAwq[i];
+    const uint64_t step = along_n ? kPack : 1;
+    for (uint64_t at = 0; at < some.size(); at += line) {
+      for (uint64_t word = 0; word < words; ++word) {
+        for (uint64_t i = 0; i < kPack; ++i) {
+          const double code = some[at + 4 * word + i / 2] >> (4 * (i % 2)) & 15;
+          sum[word * step + places[i]] += code;
+          squares[word * step + places[i]] += code * code;
+        }
+      }
     }
     Correlation sums;
     std::vector<Block> blocks(n);
