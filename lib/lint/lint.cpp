@@ -72,7 +72,7 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
     for (const auto check :
          {lint_values, lint_content, lint_regions, lint_full_scale, lint_outliers, lint_layer_vectors,
           lint_turned, lint_untrained, lint_copied_scales, lint_sibling_scales, lint_zero_point_order,
-          lint_scale_fit, lint_channels, lint_identical}) {
+          lint_identical, lint_scale_fit, lint_channels}) {
       drop_reported(reporter, members);
       check(input, members, reporter);
     }

@@ -39,13 +39,6 @@ void take_bits(std::span<const uint8_t> bytes, Chunk& chunk) {
   chunk.all_bits &= all;
 }
 
-void or_into(std::vector<uint8_t>& to, const uint8_t* from) {
-  uint8_t* const out = to.data();
-  const size_t count = to.size();
-#pragma omp simd
-  for (size_t i = 0; i < count; ++i) out[i] = static_cast<uint8_t>(out[i] | from[i]);
-}
-
 }  // namespace
 
 /// Counts blocks whose bytes are apart by a row.
@@ -96,7 +89,8 @@ void FigureCounter::take_run(std::span<const uint8_t> bytes, const uint8_t* scal
     add_fp8(counts, chunk_);
     full_ += counts.full;
     next_full_ += counts.next;
-    take_bits(bytes, chunk_);
+    constexpr uint64_t kEnough = 2048;  // no bit is the same in so many by chance
+    take_bits(bytes.first(std::min<uint64_t>(kEnough, bytes.size())), chunk_);
   } else if (plan_.kind == NumberKind::kInt8) {
     bytes_.add(bytes);
   }
@@ -126,46 +120,6 @@ void FigureCounter::take_run(std::span<const uint8_t> bytes, const uint8_t* scal
   } else {
     run_ = 0;
   }
-}
-
-/// Adds the magnitudes of the two columns of each byte.
-void FigureCounter::take_pairs(const uint8_t* bytes) {
-  lower_codes_.resize(plan_.line_bytes);
-  upper_codes_.resize(plan_.line_bytes);
-  uint16_t *const lower = lower_codes_.data(), *const upper = upper_codes_.data();
-#pragma omp simd
-  for (size_t i = 0; i < plan_.line_bytes; ++i) {
-    lower[i] = static_cast<uint16_t>(lower[i] + (bytes[i] & 7));
-    upper[i] = static_cast<uint16_t>(upper[i] + (bytes[i] >> 4 & 7));
-  }
-}
-
-/// Looks for neighbouring columns without a sign in kSignLines lines.
-void FigureCounter::take_signs(const uint8_t* bytes) {
-  const uint64_t at = next_ % kSignStep;
-  if (at < kSignLines || at >= 2 * kSignLines) return;
-  if (at == kSignLines) signs_.assign(plan_.line_bytes, 0);
-  if (signs_.empty()) return;
-  or_into(signs_, bytes);
-  if (at + 1 < 2 * kSignLines) return;
-  constexpr uint64_t kGroup = 32;
-  const bool codes = plan_.kind == NumberKind::kE2m1;
-  const uint8_t sign = codes ? 0x88 : 0x80;
-  uint64_t run = 0;
-  for (uint64_t i = 0; i + kGroup <= signs_.size(); i += kGroup) {
-    uint64_t all = 0;
-    for (uint64_t w = 0; w < kGroup; w += 8) all |= word_of(&signs_[i + w]);
-    const bool none = (all & (codes ? 0x8888888888888888u : 0x8080808080808080u)) == 0;
-    const auto used =
-        none ? std::count_if(&signs_[i], &signs_[i] + kGroup, [&](uint8_t b) { return (b & ~sign) != 0; })
-             : 0;
-    run = static_cast<uint64_t>(4 * used) >= 3 * kGroup ? run + kGroup : 0;
-    if (run <= sums_.unsigned_columns) continue;
-    sums_.unsigned_columns = static_cast<uint32_t>(run);
-    sums_.first_unsigned = static_cast<uint32_t>(i + kGroup - run);
-    sums_.unsigned_line = static_cast<uint32_t>(next_ + 1 - kSignLines);
-  }
-  signs_.clear();
 }
 
 bool FigureCounter::has_float_rows() const {

@@ -45,6 +45,13 @@ const CountOps& best_count_ops() {
   return ops;
 }
 
+void or_into(std::vector<uint8_t>& to, const uint8_t* from) {
+  uint8_t* const out = to.data();
+  const size_t count = to.size();
+#pragma omp simd
+  for (size_t i = 0; i < count; ++i) out[i] = static_cast<uint8_t>(out[i] | from[i]);
+}
+
 void add_codes(NumberKind kind, const CodeCounts& codes, Chunk& chunk) {
   const bool integers = kind == NumberKind::kInt4;
   for (size_t c = 0; c < chunk.classes.size(); ++c) {

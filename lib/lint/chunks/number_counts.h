@@ -2,6 +2,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "kernels/counts/count_ops.h"
 #include "lib/lint/chunks/chunk.h"
@@ -22,6 +23,9 @@ class ByteCounts {
 
 /// The counting operations of this processor.
 const CountOps& best_count_ops();
+
+/// Combines `to` with as many bytes by a bitwise or.
+void or_into(std::vector<uint8_t>& to, const uint8_t* from);
 
 /// Adds counts of E2M1 or INT4 codes to a chunk.
 void add_codes(NumberKind kind, const CodeCounts& codes, Chunk& chunk);
