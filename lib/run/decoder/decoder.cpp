@@ -13,9 +13,9 @@
 #include "kernels/floats/float_ops.h"
 #include "lib/base/threads/interrupt.h"
 #include "lib/recipe/artifact/open_unpacked.h"
-#include "lib/run/decoder/device_run.h"
-#include "lib/run/decoder/device_sequence.h"
-#include "lib/run/decoder/state.h"
+#include "lib/run/blocks/state.h"
+#include "lib/run/device_blocks/device_run.h"
+#include "lib/run/device_blocks/device_sequence.h"
 #include "lib/source/checkpoint/model_config.h"
 #include "lib/source/model/settings.h"
 
@@ -180,10 +180,6 @@ void Decoder::run_layer(int64_t layer, std::span<const SequencePart> batch, std:
   check(hidden.size() == static_cast<size_t>(tokens * state_->shape.residual()), "the tokens of the batch");
   run_half(layer, LayerHalf::kAttention, batch, hidden, {.watcher = watcher});
   run_half(layer, LayerHalf::kFeedForward, batch, hidden, {.watcher = watcher});
-}
-
-LayerHalf half_of(LayerStage stage) {
-  return stage < LayerStage::kFeedForwardInput ? LayerHalf::kAttention : LayerHalf::kFeedForward;
 }
 
 void Decoder::run_half(int64_t layer, LayerHalf half, std::span<const SequencePart> batch,

@@ -7,7 +7,7 @@
 #include "kernels/device/isa.h"
 #include "kernels/floats/float_ops.h"
 #include "lib/base/threads/parallel.h"
-#include "lib/run/decoder/device_run.h"
+#include "lib/run/device_blocks/device_run.h"
 
 namespace twofour {
 namespace {

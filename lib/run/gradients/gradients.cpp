@@ -51,13 +51,16 @@ double logit_gradient(std::span<float> logits, int32_t token) {
 }  // namespace
 
 void check_gradients(const Decoder& model) {
-  for (const Mixer mixer : model.shape().mixers) {
-    if (mixer == Mixer::kAttention) continue;
+  const auto refuse = [&](const char* block) {
     throw Error(
         fmt::format("{}: model_type: expected a family whose blocks all have a backward pass, found {}, "
                     "whose {} has none",
-                    (model.checkpoint().path() / "config.json").string(), model.shape().family,
-                    mixer == Mixer::kDelta ? "linear attention" : "attention to compressed entries"));
+                    (model.checkpoint().path() / "config.json").string(), model.shape().family, block));
+  };
+  if (model.shape().one_block) refuse("layer of one block");
+  for (const Mixer mixer : model.shape().mixers) {
+    if (mixer == Mixer::kDelta) refuse("linear attention");
+    if (mixer == Mixer::kCompressed) refuse("attention to compressed entries");
   }
   check(!model.shape().streams.are_mixed(), "one residual stream");
 }

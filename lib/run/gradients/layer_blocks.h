@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "lib/run/decoder/state.h"
+#include "lib/run/blocks/state.h"
 #include "lib/run/gradients/blocks.h"
 #include "lib/run/gradients/gradients.h"
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "lib/run/decoder/device_run.h"
+#include "lib/run/device_blocks/device_run.h"
 
 namespace twofour {
 

@@ -1,4 +1,4 @@
-#include "lib/run/decoder/device_run.h"
+#include "lib/run/device_blocks/device_run.h"
 
 #include <fmt/format.h>
 

@@ -3,7 +3,7 @@
 
 #include "kernels/attention/delta_rule.h"
 #include "kernels/device/check.h"
-#include "lib/run/decoder/state.h"
+#include "lib/run/blocks/state.h"
 
 namespace twofour {
 namespace {

@@ -4,7 +4,7 @@
 #include "kernels/attention/compressed_attention.h"
 #include "kernels/attention/residual_streams.h"
 #include "kernels/device/check.h"
-#include "lib/run/decoder/state.h"
+#include "lib/run/blocks/state.h"
 
 namespace twofour {
 namespace {

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "formats/error.h"
-#include "lib/run/decoder/state.h"
+#include "lib/run/blocks/state.h"
 #include "lib/source/model/parameters.h"
 
 namespace twofour {

@@ -9,7 +9,7 @@
 #include "kernels/device/isa.h"
 #include "kernels/floats/float_ops.h"
 #include "lib/base/threads/parallel.h"
-#include "lib/run/decoder/state.h"
+#include "lib/run/blocks/state.h"
 
 namespace twofour {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "formats/atom.h"
-#include "lib/run/decoder/device_run.h"
+#include "lib/run/device_blocks/device_run.h"
 
 namespace twofour {
 

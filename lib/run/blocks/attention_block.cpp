@@ -2,7 +2,7 @@
 #include <cmath>
 #include <optional>
 
-#include "lib/run/decoder/state.h"
+#include "lib/run/blocks/state.h"
 
 namespace twofour {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "kernels/attention/attention.h"
-#include "lib/run/decoder/decoder.h"
+#include "lib/run/blocks/layer.h"
 #include "lib/source/model/weights.h"
 
 namespace twofour {

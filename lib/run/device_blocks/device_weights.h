@@ -7,8 +7,8 @@
 
 #include "kernels/device/device_memory.h"
 #include "kernels/floats/device_matrix.h"
-#include "lib/run/decoder/device_placer.h"
-#include "lib/run/decoder/state.h"
+#include "lib/run/blocks/state.h"
+#include "lib/run/device_blocks/device_placer.h"
 #include "lib/run/runtime/artifact.h"
 
 namespace twofour {

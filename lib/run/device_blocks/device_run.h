@@ -13,7 +13,7 @@
 #include "kernels/floats/device_gemm.h"
 #include "kernels/floats/device_vectors.h"
 #include "kernels/moe/device_router.h"
-#include "lib/run/decoder/device_weights.h"
+#include "lib/run/device_blocks/device_weights.h"
 
 namespace twofour {
 

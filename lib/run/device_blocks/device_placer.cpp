@@ -1,4 +1,4 @@
-#include "lib/run/decoder/device_placer.h"
+#include "lib/run/device_blocks/device_placer.h"
 
 #include <algorithm>
 #include <cmath>

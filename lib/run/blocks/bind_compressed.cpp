@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "lib/run/decoder/state.h"
+#include "lib/run/blocks/state.h"
 
 namespace twofour {
 namespace {

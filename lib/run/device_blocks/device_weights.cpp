@@ -1,4 +1,4 @@
-#include "lib/run/decoder/device_weights.h"
+#include "lib/run/device_blocks/device_weights.h"
 
 #include <fmt/format.h>
 

@@ -1,9 +1,13 @@
 #include <fmt/format.h>
 
 #include "formats/error.h"
-#include "lib/run/decoder/state.h"
+#include "lib/run/blocks/state.h"
 
 namespace twofour {
+
+LayerHalf half_of(LayerStage stage) {
+  return stage < LayerStage::kFeedForwardInput ? LayerHalf::kAttention : LayerHalf::kFeedForward;
+}
 
 void bind_experts(DecoderState& s, const std::string& prefix, bool biased, FeedForwardWeights& f) {
   const std::string block = s.weights.expert_block(prefix);

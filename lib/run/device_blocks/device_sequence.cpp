@@ -1,4 +1,4 @@
-#include "lib/run/decoder/device_sequence.h"
+#include "lib/run/device_blocks/device_sequence.h"
 
 #include <algorithm>
 
@@ -23,7 +23,11 @@ DeviceSequence::DeviceSequence(const DecoderState& state, DeviceRun& run) : stat
         const int64_t ratio = c.ratios[at(layer)];
         if (ratio > 0) caches_.push_back({layer, ratio, a.head_size});
         if (c.overlaps(ratio)) caches_.push_back({layer, ratio, c.index_size});
+        break;
       }
+      case Mixer::kStateSpace:
+      case Mixer::kNone:
+        break;  // not on CUDA: ModelShape::runs_on_cuda()
     }
   }
   if (floats > 0) states_ = cuda::DeviceMemory(at(floats) * sizeof(float));
@@ -40,6 +44,9 @@ int64_t DeviceSequence::state_floats(int64_t layer) const {
       const CompressedRow row(s, layer);
       return s.compressed.window * s.attention.head_size + row.kept * row.compressor;
     }
+    case Mixer::kStateSpace:
+    case Mixer::kNone:
+      break;
   }
   return 0;
 }
@@ -68,6 +75,10 @@ DevicePart DeviceSequence::caches_of(int64_t layer) const {
       part.compressor = state + s.compressed.window * s.attention.head_size;
       if (!arrays.empty()) part.entries = arrays[0];
       if (arrays.size() > 1) part.index_keys = arrays[1];
+      break;
+    case Mixer::kStateSpace:
+    case Mixer::kNone:
+      break;
   }
   return part;
 }

@@ -5,7 +5,7 @@
 #include "kernels/attention/delta_rule.h"
 #include "kernels/attention/state_space.h"
 #include "kernels/device/check.h"
-#include "lib/run/decoder/state.h"
+#include "lib/run/blocks/state.h"
 
 namespace twofour {
 namespace {

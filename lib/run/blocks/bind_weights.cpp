@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "formats/error.h"
-#include "lib/run/decoder/state.h"
+#include "lib/run/blocks/state.h"
 #include "lib/source/model/parameters.h"
 
 namespace twofour {

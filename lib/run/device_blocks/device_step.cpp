@@ -1,7 +1,7 @@
 #include <array>
 #include <utility>
 
-#include "lib/run/decoder/device_sequence.h"
+#include "lib/run/device_blocks/device_sequence.h"
 
 namespace twofour {
 
