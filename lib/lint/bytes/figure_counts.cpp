@@ -89,8 +89,7 @@ void FigureCounter::take_run(std::span<const uint8_t> bytes, const uint8_t* scal
     add_fp8(counts, chunk_);
     full_ += counts.full;
     next_full_ += counts.next;
-    constexpr uint64_t kEnough = 2048;  // no bit is the same in so many by chance
-    take_bits(bytes.first(std::min<uint64_t>(kEnough, bytes.size())), chunk_);
+    take_bits(bytes, chunk_);
   } else if (plan_.kind == NumberKind::kInt8) {
     bytes_.add(bytes);
   }

@@ -174,7 +174,9 @@ unsigned constant_bits(NumberKind kind, const Chunk& c) {
 /// Reports a bit that is the same in all numbers of some chunks, and differs in others.
 OddRegion odd_bits(NumberKind kind, std::span<const Chunk* const> chunks) {
   for (int bit = 0; bit < 3; ++bit) {
-    const auto is_odd = [&](const Chunk& c) { return (constant_bits(kind, c) >> bit & 1) != 0; };
+    const auto is_odd = [&](const Chunk& c) {
+      return 2 * c.zeros < c.numbers && (constant_bits(kind, c) >> bit & 1) != 0;
+    };
     const auto odd =
         static_cast<size_t>(std::ranges::count_if(chunks, [&](const Chunk* c) { return is_odd(*c); }));
     if (odd == 0 || 4 * odd > 3 * chunks.size()) continue;
