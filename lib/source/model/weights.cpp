@@ -58,8 +58,11 @@ void refuse_more_layers(const Checkpoint& checkpoint, std::string_view below, in
 /// scales of a KV cache, and buffers that follow from config.json.
 bool is_derived(std::string_view name) {
   if (leaf_of(name) == "inv_freq" || leaf_of(name) == "original_inv_freq") return true;
-  const auto part = parse_part_name(name);
-  return part && part->part->name != "weight" && !part->part->name.ends_with("bias");
+  const auto name_of_part = parse_part_name(name);
+  if (!name_of_part) return false;
+  const ModulePart& part = *name_of_part->part;
+  if (part.kind == PartKind::kTerm) return part.needs_codes;  // others change an embedding, too
+  return part.name != "weight" && !part.name.ends_with("bias");
 }
 
 }  // namespace
