@@ -76,8 +76,8 @@ void check_group(const std::string& parent, const std::vector<std::pair<const Nv
   if (ratio_of(members) > kNearReciprocal && std::string_view(rule) == "unequal-global-scales") {
     for (const auto& [m, value] : members) {
       const float multiplier = m->dialect->divides ? 1 / value : value;
-      const bool has_inverse = std::ranges::any_of(members, [&, v = value](const auto& other) {
-        return other.second * v < kNearReciprocal && other.second * v > 1 / kNearReciprocal;
+      const bool has_inverse = std::ranges::any_of(members, [&, v = value](const auto& sibling) {
+        return sibling.second * v < kNearReciprocal && sibling.second * v > 1 / kNearReciprocal;
       });
       if (is_beyond_weights(multiplier) && has_inverse)
         reciprocal += fmt::format(
