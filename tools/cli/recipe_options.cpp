@@ -95,10 +95,9 @@ void add_recipe_options(Arguments& args, RecipeOptions& o, RuleCommand command) 
     if (!word->asked.is_of_statistics) add_word(args, o, command, *word);
   }
   if (!converts) return;
-  args.option(
-          "--recipe", o.recipe,
-          "Rules in place of --to: a YAML or JSON file, a name that twofour recipes lists, or the "
-          "twofour.json of an artifact; see twofour help recipes")
+  args.option("--recipe", o.recipe,
+              "Rules in place of --to: a YAML or JSON file, a name that twofour recipes lists, or the "
+              "twofour.json of an artifact; see twofour help recipes")
       .value_name("FILE");
   exclude_rule_settings(args, "--recipe");
 }
@@ -211,9 +210,7 @@ void take_masks(const RecipeOptions& o, std::vector<Rule*> rules) {
     throw Error("--mask: expected a layout, rule or command with a pattern beside it, found none");
 }
 
-bool is_manifest(const std::string& name) {
-  return std::filesystem::path(name).filename() == kManifestName;
-}
+bool is_manifest(const std::string& name) { return std::filesystem::path(name).filename() == kManifestName; }
 
 /// The rules by which an artifact was made, with every default, from its twofour.json.
 Recipe read_manifest_recipe(const std::string& name) {
@@ -223,8 +220,8 @@ Recipe read_manifest_recipe(const std::string& name) {
   if (!json.contains("recipe")) throw Error(fmt::format("{}: expected a recipe, found none", name));
   Recipe recipe = recipe_from_json(name, json.at("recipe"));
   if (recipe.edit || recipe.rules.empty()) {
-    throw Error(fmt::format("{}: expected rules, found the recipe of a changed checkpoint; run that command",
-                            name));
+    throw Error(
+        fmt::format("{}: expected rules, found the recipe of a changed checkpoint; run that command", name));
   }
   return recipe;
 }
