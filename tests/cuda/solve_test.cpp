@@ -107,11 +107,12 @@ TEST_CASE("a device solves every format to the CPU's bytes") {
         for (const int sweeps : {0, 2}) {
           CAPTURE(format->name);
           CAPTURE(rows);
-          const SolveRule rule{.method = method,
-                               .zero_scale = 0x31,
-                               .sweeps = sweeps,
-                               .scale_search = ++turn % 2 == 0 ? 1 : 4,
-                               .format = format};
+          SolveRule rule;
+          rule.method = method;
+          rule.zero_scale = 0x31;
+          rule.sweeps = sweeps;
+          rule.scale_search = ++turn % 2 == 0 ? 1 : 4;
+          rule.format = format;
           const auto bytes = static_cast<size_t>(format->code_bytes(count)),
                      scales = static_cast<size_t>(steps.empty() ? count / 32 : 0);
           std::vector<uint8_t> cpu_codes(bytes), codes(bytes), cpu_scales(scales), own_scales(scales);
