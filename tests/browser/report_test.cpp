@@ -169,8 +169,12 @@ const row = byName.get('model.layers.1.mlp.experts.3.up_proj');
 const errors = data.metrics.findIndex((m) => m.id === 'relative_error');
 seen.text = figureText(data.metrics[errors], anyFigure(errors, row));
 const y = heat.grid.keys.indexOf(data.rows.kind[row]), x = heat.grid.columnIndex.get(1), ratio = window.devicePixelRatio || 1;
-const pixel = (x, y) => [...heat.canvas.getContext('2d').getImageData(
-  (heat.box.left + (x + 0.5) * heat.box.width) * ratio, (y + 0.5) * heat.box.height * ratio, 1, 1).data].join();
+const {width, height} = heat.canvas, all = heat.canvas.getContext('2d').getImageData(0, 0, width, height).data;
+const pixel = (x, y) => {
+  const left = Math.floor((heat.box.left + (x + 0.5) * heat.box.width) * ratio);
+  const at = 4 * (Math.floor((y + 0.5) * heat.box.height * ratio) * width + left);
+  return [...all.slice(at, at + 4)].join();
+};
 seen.same = pixel(x, y) === pixel(heat.grid.columnIndex.get(0), y);
 seen.empty = pixel(x, y) === '0,0,0,0';
 )");

@@ -8,9 +8,11 @@
 #include <filesystem>
 #include <limits>
 #include <random>
+#include <set>
 
 #include "kernels/floats/device_vectors.h"
 #include "lib/base/io/file.h"
+#include "lib/jobs/compress/layer_entries.h"
 #include "lib/jobs/convert/convert.h"
 #include "lib/recipe/statistics/statistics.h"
 #include "lib/write/transform/open_to_convert.h"
@@ -183,6 +185,52 @@ TEST_CASE("differences, scaled rows and the largest number are those of the CPU"
     for (size_t i = 1; i < x.size(); ++i)
       REQUIRE(found[i] == (x[i] - y[i]) * factors[i / static_cast<size_t>(width)]);
     CHECK(std::isnan(found[0]));
+  }
+}
+
+TEST_CASE("what outputs lack is summed on the device as on the CPU") {
+  if (no_gpu()) return;
+  const CompressedModel model("llama");
+  const Decoder dense = Decoder::open(model.scratch / "model");
+  const std::vector<InputGroup>& groups = dense.input_groups(0);
+  std::set<std::string> linears;
+  for (const InputGroup& g : groups) linears.insert(g.linears.begin(), g.linears.end());
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  const auto draw = [&](int64_t count) {
+    std::vector<float> x(static_cast<size_t>(count));
+    for (float& v : x) v = normal(random);
+    return x;
+  };
+  DeviceSums device;
+  DeviceScratch scratch(&device.stream());
+  for (const LayerEntry& entry : layer_entries(dense, groups, linears, false, true)) {
+    CAPTURE(entry.planned.name);
+    EntrySums on_cpu, on_device(&device, &scratch);
+    for (const int64_t rows : {37, 5}) {
+      const std::vector<float> x = draw(rows * entry.planned.k), d = draw(rows * entry.planned.k),
+                               r = draw(rows * dense.shape().hidden);
+      const auto add = [&](const cuda::DeviceStream* stream, EntrySums& sums) {
+        SeenInputs of_compressed(groups.size(), stream), of_dense(groups.size(), stream);
+        for (SeenInputs* seen : {&of_compressed, &of_dense}) {
+          seen->begin(std::vector<bool>(groups.size(), true));
+          seen->see_input(entry.group, seen == &of_dense ? d : x, {});
+        }
+        FloatArray residual(stream);
+        residual.assign_from_host(r);
+        add_batch(entry, {&of_compressed, &of_dense, &residual, {}}, dense, sums);
+        device.wait();
+      };
+      add(nullptr, on_cpu);
+      add(&device.stream(), on_device);
+    }
+    on_cpu.finish();
+    on_device.finish();
+    CHECK((!on_cpu.differences.empty() || !on_cpu.outputs.empty()));
+    REQUIRE(on_device.differences.size() == on_cpu.differences.size());
+    REQUIRE(on_device.outputs.size() == on_cpu.outputs.size());
+    CHECK(relative(on_device.differences, on_cpu.differences) < 1e-4);
+    CHECK(relative(on_device.outputs, on_cpu.outputs) < 1e-4);
   }
 }
 

@@ -365,7 +365,8 @@ TEST_CASE("compress refuses what it cannot do, one message each") {
   refused({"compress", model, out, "--to", "nvfp4"}, "expected one of --text, --tokens, found none");
   refused({"compress", model, out, "--to", "nvfp4", "--tokens", tokens, "--text", tokens},
           "expected one of --text, --tokens, found --tokens and --text");
-  refused({"compress", model, out, "--tokens", tokens}, "expected one of --to, --recipe, found none");
+  refused({"compress", model, out, "--tokens", tokens},
+          "expected one of --to, --recipe, --bits, --size, found none");
   refused({"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--recipe", "r.yaml"},
           "--to excludes --recipe");
   refused(

@@ -250,6 +250,8 @@ TEST_CASE("every document of --json is as tools/JSON.md describes it") {
   hold("stats inspect", collect);
   collect.insert(collect.end(), {"--dry-run", "--force"});
   hold("stats collect --dry-run", collect);
+  collect.push_back("--fisher");
+  hold("stats collect --dry-run", collect);
   Words compress{"compress", in("model"), in("compressed"), "--tokens", in("tokens.safetensors"),
                  "--to",     "nvfp4"};
   Words dry = compress, again = compress;

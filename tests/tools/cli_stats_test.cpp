@@ -355,7 +355,7 @@ TEST_CASE("a budget prunes what costs the model least a byte, and only quantizes
                                      (scratch / "plain").string(), "--pattern", "2:4", "--budget", "0.5"});
   CHECK(plain.code == 2);
   CHECK(has(plain.err, "expected fisher_hessian"));
-  CHECK(has(plain.err, "examples/statistics/collect.py --fisher makes such a file"));
+  CHECK(has(plain.err, "stats collect --fisher makes such a file"));
 }
 
 TEST_CASE("tasks of a plan with statistics write what one run writes, and want the same file") {

@@ -53,9 +53,11 @@ void add_size_options(Arguments& args, SizeOptions& o) {
           "Choose formats by predicted loss: so many bits a weight in the mean, of codes and block scales. "
           "Linears that engines fuse get one format. --dry-run prints the curve")
       .range(1.0, 32.0)
-      .value_name("X");
+      .value_name("X")
+      .default_text("the format that is asked for");
   args.option("--size", o.size, "Likewise, so many bytes of tensors: 90GB")
       .value_name("SIZE")
+      .default_text("any")
       .excludes("--bits");
   std::vector<std::string> formats = menu_formats(), engines;
   args.option("--menu", o.menu, "Formats to choose among")

@@ -182,10 +182,12 @@ void add_on_device(const LayerEntry& e, const SeenBatch& batch, const Decoder& d
     if (has_targets) cuda::scale_rows(scratch.d.data(), factors, rows.count, k, stream);
     if (n > 0) cuda::scale_rows(scratch.lacking.data(), factors, rows.count, n, stream);
   }
+  if (has_targets && !adds_outputs(e)) {
+    device.set_rows(scratch.d.data(), rows.count, k);
+    device.add_cross_products(rows.x, k, sums.device_differences);
+  }
   device.set_rows(rows.x, rows.count, k);
   device.add_products(sums.input.on_device);
-  if (has_targets && !adds_outputs(e))
-    device.add_cross_products(scratch.d.data(), k, sums.device_differences);
   if (n > 0) device.add_cross_products(scratch.lacking.data(), n, sums.device_outputs);
 }
 

@@ -31,6 +31,7 @@ struct InputScale {
   SiblingName at;
   float stored;
   double amax;
+  double full;  ///< the largest number of the inputs' format, which amax becomes
 };
 
 std::string_view without(std::string_view name, std::string_view suffix) {
@@ -73,7 +74,7 @@ class SiblingScales {
       if (!(multiplier > 0) || !std::isfinite(multiplier)) continue;  // another rule reports this
       SiblingName at = sibling_name(module);
       if (values.size() > 1) at.expert = static_cast<int64_t>(i);
-      inputs_.push_back({tensor, module, std::move(at), values[i], multiplier * full});
+      inputs_.push_back({tensor, module, std::move(at), values[i], multiplier * full, full});
     }
   }
 
@@ -138,7 +139,8 @@ class SiblingScales {
     for (const auto& [key, group] : groups) {
       const auto [least, most] =
           std::ranges::minmax_element(group, {}, [](const InputScale* x) { return x->amax; });
-      if ((*most)->amax < kTimes * (*least)->amax) continue;
+      // A linear of another format has its inputs in another form.
+      if ((*most)->full != (*least)->full || (*most)->amax < kTimes * (*least)->amax) continue;
       report((*most)->tensor, "suspicious-scale",
              "expected a scale for the inputs that {} has, too, found {}, {:.3g} times as large",
              (*least)->module, (*most)->stored, (*most)->amax / (*least)->amax);

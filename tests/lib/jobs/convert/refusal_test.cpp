@@ -335,7 +335,7 @@ TEST_CASE("a checkpoint with nothing to convert is refused") {
   Tensors plain;
   add_bf16(plain, "model.norm.weight", {32});
   CHECK(contains(refusal(plain),
-                 "expected NVFP4 modules, or experts or MLPs to quantize, found none among 1 tensors"));
+                 "expected NVFP4 modules, or experts or MLPs to quantize, found none among 1 tensor;"));
   add_modelopt(plain, "model.layers.0.self_attn.o_proj", random_matrix(16, 16, 1));
   CHECK(contains(refusal(plain), "expected NVFP4 experts or MLPs to convert, found none in 1 NVFP4 module"));
 }
