@@ -300,24 +300,24 @@ def convert(
     Example: twofour.convert("checkpoint", "artifact", to="v7")
 
     Args:
-        source: path, or None: Hugging Face checkpoint directory, or hf://org/name[@revision] or https://
-        destination: path, or None: Directory to write; absent or empty
-        to: "v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "bf16": Layout or format to write; see
+        source (path, or None): Hugging Face checkpoint directory, or hf://org/name[@revision] or https://
+        destination (path, or None): Directory to write; absent or empty
+        to ("v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "bf16"): Layout or format to write; see
             below
-        dialect: "modelopt", "compressed-tensors", "deepseek", "deepseek-v4": Names and configuration to write; deepseek
+        dialect ("modelopt", "compressed-tensors", "deepseek", "deepseek-v4"): Names and configuration to write; deepseek
             with fp8 only (default: nvfp4: the dialect that the source does not have, for an artifact that of its source;
             fp8 and mxfp6: compressed-tensors; mxfp8 and mxfp4: modelopt)
-        block_scale: "max", "mse", "four-over-six": How the scale of 16 weights is chosen: max fits the largest weight;
+        block_scale ("max", "mse", "four-over-six"): How the scale of 16 weights is chosen: max fits the largest weight;
             mse tries all and takes the one with the least squared error; four-over-six takes the better of two. No
             producer has the last two in compressed-tensors' arithmetic. Layouts only, which quantize what is not NVFP4
             (default: max)
         zero_block ("producer", "zero"): What to write for a block if its scale rounds to zero: producer writes the scale
             that the producer writes, zero writes a zero scale and zero codes. Layouts only, which quantize what is not
             NVFP4 (default: producer)
-        stats: path: Choose the weights that are quantized or pruned, for a layout too, by the statistics of their inputs
+        stats (path): Choose the weights that are quantized or pruned, for a layout too, by the statistics of their inputs
             in this file (lib/recipe/statistics/README.md, examples/statistics); of recipe, method and sweeps of a rule
             say how (default: none: each weight for itself)
-        mask: path: With a layout or rules that hold a pattern: prune by the masks of this file, as MaskLLM makes them:
+        mask (path): With a layout or rules that hold a pattern: prune by the masks of this file, as MaskLLM makes them:
             safetensors with M.mask or M, U8 or BOOL [N, K], for each module M that is pruned; 1 stays (default: masks are
             chosen)
         budget (float): Prune this share of the bytes, 0 to 1, and hold all weights of the rest: with a pattern and stats,
@@ -381,20 +381,20 @@ def convert(
         draft_experts ("keep", "cast"): Routed experts of layers that predict further tokens (DeepSeek-V4's mtp): keep
             leaves them as they are, which SGLang reads beside NVFP4 experts; cast converts them as the others, which vLLM
             expects (default: as include and also say)
-        recipe (path): Rules in place of to: a YAML or JSON file, or a name that twofour.recipes() lists; see
-            help(twofour.recipes)
+        recipe (path): Rules in place of to: a YAML or JSON file, a name that twofour.recipes() lists, or the twofour.json
+            of an artifact; see help(twofour.recipes)
         strict_stats (True or False): Refuse statistics of other weights of the same model, as those of the BF16 model for
             its quantized copy, or of weights that nothing names (default: False)
         method ("joint", "gptq", "wanda", "rtn", "magnitude"): How: joint chooses mask, scales and codes together, gptq
             the last two without a pattern; wanda and rtn read the diagonal alone; magnitude leaves the statistics out
             (default: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
-        sweeps: int: Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4
-            with a pattern, fp8: 0, else 2)
-        shrink: float: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
-        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
-        max_loss: float: Likewise, as much as stays below this expected loss (default: any)
-        html: path: With budget or max_loss: write a page about the choice, for a browser
-        device: "cpu", "cuda", "auto": Where weights are chosen by stats; the bytes are the same. cuda:1 is the second
+        sweeps (int): Sweeps of descent once weights are chosen; a row rests once a sweep gains less than 0.5 % (0 to 64;
+            default: 4 with a pattern, fp8: 0, else 2)
+        shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
+        scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
+        max_loss (float): Prune as much as stays below this expected loss, else as budget (default: any)
+        html (path): With budget or max_loss: write a page about the choice, for a browser
+        device ("cpu", "cuda", "auto"): Where weights are chosen by stats; the bytes are the same. cuda:1 is the second
             CUDA device. auto uses a CUDA device if there is one. All else runs on the CPU (default: auto)
         jobs (int): Number of threads (1 to 4096; default: one per processor)
         progress (function): called with phase, bytes done and bytes in all, on the calling thread: before the command,
@@ -557,20 +557,7 @@ def quantize(
             expects (default: as include and also say)
         keep_global_scale (path): Take the global scales from this NVFP4 checkpoint (directory or file), matched by module
             name, and compare all codes and block scales with its own. A weight of -0 stays -0
-        strict_stats: True or False: Refuse statistics of other weights of the same model, as those of the BF16 model for
-            its quantized copy, or of weights that nothing names (default: False)
-        method: "joint", "gptq", "wanda", "rtn", "magnitude": How: joint chooses mask, scales and codes together, gptq the
-            last two without a pattern; wanda and rtn read the diagonal alone; magnitude leaves the statistics out
-            (default: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
-        sweeps: int: Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4
-            with a pattern, fp8: 0, else 2)
-        shrink: float: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
-        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
-        max_loss: float: Likewise, as much as stays below this expected loss (default: any)
-        html: path: With budget or max_loss: write a page about the choice, for a browser
-        device: "cpu", "cuda", "auto": Where weights are chosen by stats; the bytes are the same. cuda:1 is the second
-            CUDA device. auto uses a CUDA device if there is one. All else runs on the CPU (default: auto)
-        stats: path: Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
+        stats (path): Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
             examples/statistics). Block scales are chosen with them (default: none: each weight for itself)
         strict_stats (True or False): Refuse statistics of other weights of the same model, as those of the BF16 model for
             its quantized copy, or of weights that nothing names (default: False)
@@ -578,9 +565,9 @@ def quantize(
             the last two without a pattern; wanda and rtn read the diagonal alone; magnitude leaves the statistics out
             (default: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
         sweeps (int): Sweeps of descent once weights are chosen; a row rests once a sweep gains less than 0.5 % (0 to 64;
-            default: 4 with a pattern, else 2)
+            default: 4 with a pattern, fp8: 0, else 2)
         shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
-        scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7)
+        scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
         budget (float): Prune this share of the bytes, 0 to 1, and only quantize the rest: with a pattern and stats, whose
             fisher_hessian says what each costs the model. The cheapest a byte come first; what is fused stays together.
             dry_run=True prints the curve (default: all is pruned)
@@ -716,20 +703,12 @@ def prune(
         zero_points ("stored", "symmetric", "v2"): How the zero points of INT4 of source are read where the config says
             that there are none and others are stored: stored, as the config's format says; symmetric, 8 whatever is
             stored; v2, without the 1 that GPTQ's first version adds (default: refuse such a module)
-        strict_stats: True or False: Refuse statistics of other weights of the same model, as those of the BF16 model for
-            its quantized copy, or of weights that nothing names (default: False)
-        shrink: float: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
-        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
-        max_loss: float: Likewise, as much as stays below this expected loss (default: any)
-        html: path: With budget or max_loss: write a page about the choice, for a browser
-        device: "cpu", "cuda", "auto": Where weights are chosen by stats; the bytes are the same. cuda:1 is the second
-            CUDA device. auto uses a CUDA device if there is one. All else runs on the CPU (default: auto)
-        stats: path: Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
+        stats (path): Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
             examples/statistics). Block scales are chosen with them (default: none: each weight for itself)
         strict_stats (True or False): Refuse statistics of other weights of the same model, as those of the BF16 model for
             its quantized copy, or of weights that nothing names (default: False)
         shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
-        scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7)
+        scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
         mask (path): prune by the masks of this file, as MaskLLM makes them: safetensors with M.mask or M, U8 or BOOL [N,
             K], for each module M that is pruned; 1 stays (default: masks are chosen)
         max_loss (float): Prune as much as stays below this expected loss, else as budget (default: any)
@@ -831,47 +810,48 @@ def compress(
     Example: twofour.compress("model", "artifact", text="book.txt", to="v7")
 
     Args:
-        source: path: Hugging Face checkpoint directory
-        destination: path: Directory to write; absent or empty
-        to: "nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "v7", "v7-packed", "g8": Layout or format to write, nvfp4 as
+        source (path): Hugging Face checkpoint directory
+        destination (path): Directory to write; absent or empty
+        to ("nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "v7", "v7-packed", "g8"): Layout or format to write, nvfp4 as
             quantize writes it
-        pattern: "2:4", "4:8-paired": nvfp4: prune to 2:4 or 4:8-paired (default: none; a layout has its own)
-        dialect: "modelopt", "compressed-tensors": nvfp4: names and configuration to write (default: modelopt)
-        recipe: path: Rules in place of to: a YAML or JSON file, or a name
-        bits: float: Choose formats by predicted loss: so many bits a weight in the mean, of codes and block scales.
-            Linears that engines fuse get one format. dry_run=True prints the curve (1 to 32)
-        size: int or str: Likewise, so many bytes of tensors: 90GB
-        menu: "nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "bf16", "v7", "v7-packed", "g8" or a list of such: Formats to
+        pattern ("2:4", "4:8-paired"): nvfp4: prune to 2:4 or 4:8-paired (default: none; a layout has its own)
+        dialect ("modelopt", "compressed-tensors"): nvfp4: names and configuration to write (default: modelopt)
+        recipe (path): Rules in place of to: a YAML or JSON file, or a name
+        bits (float): Choose formats by predicted loss: so many bits a weight in the mean, of codes and block scales.
+            Linears that engines fuse get one format. dry_run=True prints the curve (1 to 32; default: the format that is
+            asked for)
+        size (int or str): Likewise, so many bytes of tensors: 90GB (default: any)
+        menu ("nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "bf16", "v7", "v7-packed", "g8" or a list of such): Formats to
             choose among (default: nvfp4,fp8,mxfp6,mxfp4,bf16, as far as the engine loads them)
-        for_: "twofour", "vllm", "sglang", "tensorrt-llm": Choose only what this engine loads (default: twofour)
-        sequential: "group", "layer", "none": Which model the statistics are of. group: one whose groups of linears before
-            are compressed, as q, k and v are one; what it lacks by then goes into the targets. layer: the same layer by
-            layer, in a third of the passes. none: the model as it is (default: group)
-        token_weights: path: How much each token counts for each linear: M.token_weights F32 [windows, length], which
+        for_ ("twofour", "vllm", "sglang", "tensorrt-llm"): Choose only what this engine loads (default: twofour)
+        sequential ("group", "layer", "none"): Which model the statistics are of. group: one whose groups of linears
+            before are compressed, as q, k and v are one; what it lacks by then goes into the targets. layer: the same
+            layer by layer, in a third of the passes. none: the model as it is (default: group)
+        token_weights (path): How much each token counts for each linear: M.token_weights F32 [windows, length], which
             examples/statistics/collect.py makes of gradients (default: 1)
-        guided: True or False: Weigh tokens by gradients of the model's loss, by a backward pass over the windows before
+        guided (True or False): Weigh tokens by gradients of the model's loss, by a backward pass over the windows before
             all else (default: False)
-        keep_stats: path: Keep the statistics in this file, with which validate(source=..., stats=...) solves rows again
+        keep_stats (path): Keep the statistics in this file, with which validate(source=..., stats=...) solves rows again
             (default: none: they go)
         context (int): Tokens of a window (2 to 16777216; default: 1024, or the model's positions if fewer)
         limit (int): At most so many windows (1 to 1073741824; default: all)
         method ("joint", "gptq", "wanda", "rtn"): How weights are chosen, see help(twofour.quantize) (default: joint or
             gptq)
-        sweeps: int: Sweeps of descent after that (0 to 64; default: 4 with a pattern, fp8: 0, else 2)
-        shrink: float: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
-        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
-        budget: float: Prune this share of the bytes, 0 to 1, the cheapest by budget_stats first (default: all is pruned)
-        budget_stats: path: Statistics with fisher_hessian, which say what pruning costs the model and, with bits or size,
-            formats; without it these rank by the Hessian (default: none: with budget required; with bits or size
+        sweeps (int): Sweeps of descent once weights are chosen (0 to 64; default: 4 with a pattern, fp8: 0, else 2)
+        shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
+        scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
+        budget (float): Prune this share of the bytes, 0 to 1, the cheapest by budget_stats first (default: all is pruned)
+        budget_stats (path): Statistics with fisher_hessian, which say what pruning costs the model and, with bits or
+            size, formats; without it these rank by the Hessian (default: none: with budget required; with bits or size
             collected)
-        html: path: Write a page with heat maps, histograms and findings, for a browser
-        include: str or a list of such: Convert only these modules: name, glob or re:regex
-        exclude: str or a list of such: Leave these modules as they are
-        also: str or a list of such: Convert these modules too: shared experts, single linears
-        max_shard_size: int or str: Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
-        dry_run: True or False: Show what would be written, write nothing (default: False)
-        no_verify: True or False: Do not read back what was written (default: False)
-        check: True or False: If source is an artifact, first compare every tensor with the hashes in its twofour.json
+        html (path): Write a page with heat maps, histograms and findings, for a browser
+        include (str or a list of such): Convert only these modules: name, glob or re:regex
+        exclude (str or a list of such): Leave these modules as they are
+        also (str or a list of such): Convert these modules too: shared experts, single linears
+        max_shard_size (int or str): Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
+        dry_run (True or False): Show what would be written, write nothing (default: False)
+        no_verify (True or False): Do not read back what was written (default: False)
+        check (True or False): If source is an artifact, first compare every tensor with the hashes in its twofour.json
             (default: False)
         follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Without it such links
             are refused: a checkpoint from elsewhere could link to a secret of yours, and what is written is published
@@ -931,12 +911,12 @@ def compress(
     """
     return cast("documents.Convert", call(
         "compress", source, destination, progress=progress, to=to, pattern=pattern, dialect=dialect, recipe=recipe,
-        sequential=sequential, token_weights=token_weights, guided=guided, keep_stats=keep_stats, context=context,
-        limit=limit, method=method, sweeps=sweeps, shrink=shrink, scale_search=scale_search, budget=budget,
-        budget_stats=budget_stats, html=html, include=include, exclude=exclude, also=also,
-        max_shard_size=max_shard_size, dry_run=dry_run, no_verify=no_verify, check=check, follow_links=follow_links,
-        io=io, force=force, resume=resume, zero_points=zero_points, tokens=tokens, text=text, device=device,
-        jobs=jobs,
+        bits=bits, size=size, menu=menu, **{"for":for_}, sequential=sequential, token_weights=token_weights,
+        guided=guided, keep_stats=keep_stats, context=context, limit=limit, method=method, sweeps=sweeps,
+        shrink=shrink, scale_search=scale_search, budget=budget, budget_stats=budget_stats, html=html,
+        include=include, exclude=exclude, also=also, max_shard_size=max_shard_size, dry_run=dry_run,
+        no_verify=no_verify, check=check, follow_links=follow_links, io=io, force=force, resume=resume,
+        zero_points=zero_points, tokens=tokens, text=text, device=device, jobs=jobs,
     ))  # fmt: skip
 
 
@@ -1523,13 +1503,13 @@ def stats(
         output (path): collect: statistics file to write
         context (int): collect: tokens of a window; a last window of one token is left out (2 to 16777216; default: 1024,
             or the model's positions if fewer)
-        limit: int: collect: at most so many windows (1 to 1073741824; default: all)
-        held_out: int: collect: windows at the end of which the sums are kept apart (0 to 1073741824; default: 0)
-        fisher: True or False: collect: fisher_hessian and fisher_rows as well, by a backward pass: what a change costs
+        limit (int): collect: at most so many windows (1 to 1073741824; default: all)
+        held_out (int): collect: windows at the end of which the sums are kept apart (0 to 1073741824; default: 0)
+        fisher (True or False): collect: fisher_hessian and fisher_rows as well, by a backward pass: what a change costs
             the model, for budget (default: False)
-        guided: True or False: collect: weigh each token by the root of the squared gradient of the loss in a linear's
+        guided (True or False): collect: weigh each token by the root of the squared gradient of the loss in a linear's
             outputs, by a backward pass (default: False)
-        zero_points: "stored", "symmetric", "v2": How the zero points of INT4 of the model that collect runs are read
+        zero_points ("stored", "symmetric", "v2"): How the zero points of INT4 of the model that collect runs are read
             where the config says that there are none and others are stored: stored, as the config's format says;
             symmetric, 8 whatever is stored; v2, without the 1 that GPTQ's first version adds (default: refuse such a
             module)
@@ -1767,14 +1747,14 @@ def plan(
     Example: twofour.plan("checkpoint", "artifact", to="v7", tasks=16, output="plan.json")
 
     Args:
-        source: path: Hugging Face checkpoint directory, or hf://org/name[@revision] or https://
-        destination: path: Directory to write; absent or empty
-        to: "v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "bf16", "prune", "quantize": Layout or
+        source (path): Hugging Face checkpoint directory, or hf://org/name[@revision] or https://
+        destination (path): Directory to write; absent or empty
+        to ("v7", "v7-packed", "g8", "nvfp4", "fp8", "mxfp8", "mxfp6", "mxfp4", "bf16", "prune", "quantize"): Layout or
             format to write; see below
-        dialect: "modelopt", "compressed-tensors", "deepseek", "deepseek-v4": Names and configuration to write; deepseek
+        dialect ("modelopt", "compressed-tensors", "deepseek", "deepseek-v4"): Names and configuration to write; deepseek
             with fp8 only (default: nvfp4: the dialect that the source does not have, for an artifact that of its source;
             fp8 and mxfp6: compressed-tensors; mxfp8 and mxfp4: modelopt; quantize: modelopt)
-        pattern: "2:4", "4:8-paired": 2:4 keeps two codes of each four, 4:8-paired two aligned pairs of each eight; with
+        pattern ("2:4", "4:8-paired"): 2:4 keeps two codes of each four, 4:8-paired two aligned pairs of each eight; with
             quantize, 2:4 prunes the weights before quantizing, so that block scales fit the kept weights, and reports the
             gain; with stats both patterns are chosen by it (default: prune: 2:4; quantize: none)
         block_scale ("max", "mse", "four-over-six"): How the scale of 16 weights is chosen: max fits the largest weight;
@@ -1829,18 +1809,9 @@ def plan(
             expects (default: as include and also say)
         keep_global_scale (path): Take the global scales from this NVFP4 checkpoint (directory or file), matched by module
             name, and compare all codes and block scales with its own. A weight of -0 stays -0
-        strict_stats: True or False: Refuse statistics of other weights of the same model, as those of the BF16 model for
-            its quantized copy, or of weights that nothing names (default: False)
-        method: "joint", "gptq", "wanda", "rtn", "magnitude": How: joint chooses mask, scales and codes together, gptq the
-            last two without a pattern; wanda and rtn read the diagonal alone; magnitude leaves the statistics out
-            (default: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
-        sweeps: int: Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4
-            with a pattern, fp8: 0, else 2)
-        shrink: float: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
-        scale_search: int: Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
-        max_loss: float: Likewise, as much as stays below this expected loss (default: any)
-        html: path: With budget or max_loss: write a page about the choice, for a browser
-        stats: path: Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
+        recipe (path): Rules in place of to: a YAML or JSON file, a name that twofour.recipes() lists, or the twofour.json
+            of an artifact; see help(twofour.recipes)
+        stats (path): Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
             examples/statistics). Block scales are chosen with them (default: none: each weight for itself)
         strict_stats (True or False): Refuse statistics of other weights of the same model, as those of the BF16 model for
             its quantized copy, or of weights that nothing names (default: False)
@@ -1848,9 +1819,9 @@ def plan(
             the last two without a pattern; wanda and rtn read the diagonal alone; magnitude leaves the statistics out
             (default: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
         sweeps (int): Sweeps of descent once weights are chosen; a row rests once a sweep gains less than 0.5 % (0 to 64;
-            default: 4 with a pattern, else 2)
+            default: 4 with a pattern, fp8: 0, else 2)
         shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
-        scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7)
+        scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
         mask (path): prune by the masks of this file, as MaskLLM makes them: safetensors with M.mask or M, U8 or BOOL [N,
             K], for each module M that is pruned; 1 stays (default: masks are chosen)
         budget (float): Prune this share of the bytes, 0 to 1, and only quantize the rest: with a pattern and stats, whose
