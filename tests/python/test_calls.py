@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import importlib.util
 import inspect
+import keyword
 import json
 import os
 import pickle
@@ -59,6 +60,7 @@ class Help(unittest.TestCase):
             function, whole = getattr(twofour, name), run(name, "--help-all")
             page = whole.stdout if whole.returncode == 0 else run("help", name).stdout
             names = [word.replace("-", "_") for word in re.findall(r"^  (?:-\w,)?--([\w-]+)", page, flags=re.M)]
+            names = [word + "_" if keyword.iskeyword(word) else word for word in names]
             parameters, shown = inspect.signature(function).parameters, pydoc.render_doc(function, renderer=pydoc.plaintext)
             for option in set(names) - {"help", "help_all", "json", "quiet", "verbose", "sarif"}:
                 self.assertIn(option, parameters, name)
