@@ -213,6 +213,11 @@ class VisionLint {
     }
     if (has_table || s_.lacks_files) return;
     const std::string parent(parent_of(blocks.container));
+    // A checkpoint of blocks alone is a part of a tower.
+    const bool has_more = std::ranges::any_of(s_.tensors, [&](const TensorInfo& t) {
+      return is_below(t.name, parent) && !is_below(t.name, blocks.container);
+    });
+    if (!has_more) return;
     reporter_.add(
         "tensor-missing", {"", parent + ".patch_embed"},
         "expected the table that turns patches of images into vectors, because {} is stored, found none",
