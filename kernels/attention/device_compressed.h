@@ -49,7 +49,7 @@ struct TurnedRows {
 };
 void turn_rows(const TurnedRows& rows, Stream stream);
 
-/// Rows of tokens of which a layer keeps the last. The row of a token of this call is at rows + i * stride.
+/// Rows of tokens. A layer keeps the last of them. The row of a token of this call is at rows + i * stride.
 /// The row of the token at position p before them is at kept + p % count * size.
 struct KeptRows {
   const float* rows = nullptr;

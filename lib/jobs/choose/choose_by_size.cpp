@@ -94,7 +94,7 @@ Recipe SizeChooser::recipe_of(std::vector<Rule> rules) const {
   return recipe;
 }
 
-/// Plans each format alone. A format that nobody asked for is left out if the engine or the model refuses it.
+/// Plans each format alone. Leaves out formats of the default menu that the engine or the model refuses.
 void SizeChooser::plan_menu() {
   const OutputEngine& engine = output_engine(request_.engine);
   const bool asked = !request_.menu.empty();
@@ -138,7 +138,7 @@ void SizeChooser::plan_menu() {
   }
 }
 
-/// Leaves units out of which the text gives no statistics. Those are of the linears that can be NVFP4.
+/// Leaves out units without statistics of the text, which are collected for linears that can be NVFP4.
 void SizeChooser::leave_uncollected() {
   if (!request_.statistics.empty()) return;
   const SolvedLinears collected(source_, recipe_of({without_solving(rule_of_format("nvfp4", base_))}),

@@ -19,7 +19,7 @@ struct OutputEngine {
   std::string_view dialect;  ///< the dialect in which it loads the most formats
 };
 std::span<const OutputEngine> output_engines();
-/// The engine of that word. Throws Error if there is none.
+/// Returns the engine with that name. Throws Error if there is none.
 const OutputEngine& output_engine(std::string_view word);
 
 /// A format of a menu that stands for linears that stay as they are.
@@ -28,7 +28,7 @@ inline constexpr std::string_view kStays = "bf16";
 /// The formats that a menu may have: "nvfp4", the formats of one scale for 32 weights, "fp8" with a scale for
 /// each row, "bf16", and layouts.
 std::vector<std::string> menu_formats();
-/// The formats of a menu that nobody chose: all but layouts and MXFP8.
+/// The default menu: all formats except layouts and MXFP8.
 std::vector<std::string> default_menu();
 
 /// The rule that gives a format to the linears that `base` selects, in its dialect and with its settings of

@@ -115,7 +115,7 @@ class Content {
                   found);
   }
 
-  /// True for FP8 of which the bits that are set anywhere are known.
+  /// True for FP8 if it is known which bits are set anywhere.
   static bool has_bits(const Member& m) {
     return m.is_linear && m.figures->plan.kind == NumberKind::kE4m3 && m.figures->counted >= 4 * kFewNumbers;
   }

@@ -16,7 +16,7 @@ struct GradientRequest {
   bool fisher = false;  ///< `fisher_hessian` and `fisher_rows`
   bool guided = false;  ///< weights of tokens are roots of their squared gradients
   /// The largest size in bytes of the Fisher matrices of the downs of a layer's experts. If they are larger,
-  /// the experts share one matrix, of which each takes the part that its tokens have.
+  /// the experts share one matrix, scaled for each by its number of tokens.
   uint64_t expert_bytes = uint64_t{2} << 30;
   bool any() const { return fisher || guided; }
 };
