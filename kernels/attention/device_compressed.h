@@ -109,7 +109,7 @@ struct DeviceChosenAttention {
   KeptRows rows;      ///< of the tokens; count is the window
   int64_t first = 0;  ///< number of tokens of the call before the first query
   const float* entries = nullptr;
-  int64_t ratio = 0;                   ///< a token at p may see (p + 1) / ratio entries; 0: there are none
+  int64_t ratio = 0;                   ///< a token at p may see (p + 1) / ratio entries; 0: no entries
   int64_t most = 0;                    ///< number of entries that a token sees at most
   const int32_t* chosen = nullptr;     ///< [m, most] the entries of tokens that may see more; null: none may
   const float* sinks = nullptr;        ///< [heads]

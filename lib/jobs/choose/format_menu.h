@@ -19,7 +19,7 @@ struct OutputEngine {
   std::string_view dialect;  ///< the dialect in which it loads the most formats
 };
 std::span<const OutputEngine> output_engines();
-/// Returns the engine with that name. Throws Error if there is none.
+/// Returns the engine with that name. Throws Error on other names.
 const OutputEngine& output_engine(std::string_view word);
 
 /// A format of a menu that stands for linears that stay as they are.

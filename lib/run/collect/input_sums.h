@@ -21,7 +21,7 @@ struct InputSums {
   /// Adds rows `x` [rows, k]. `roots` holds the square roots of the weights of the rows, which are above 0.
   /// If it is empty, every weight is 1.
   void add(std::span<const float> x, int64_t k, std::span<const float> roots = {});
-  /// Adds rows in memory of `device`, which are complete, and each of which has weight 1.
+  /// Adds complete rows in memory of `device`. Each row has weight 1.
   void add_on_device(const float* x, int64_t rows, int64_t k);
   /// Counts rows without adding them.
   void count_rows(int64_t rows, std::span<const float> roots);

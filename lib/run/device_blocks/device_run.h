@@ -57,7 +57,7 @@ struct CompressedRow {
   int64_t q_a = 0, kv = 0, entries = 0, index = 0, index_weights = 0;
   int64_t count = 0;       ///< floats of a row
   int64_t compressor = 0;  ///< floats from `entries` on that compressors read
-  int64_t kept = 0;        ///< the last tokens of which compressors need these
+  int64_t kept = 0;        ///< compressors need these for so many last tokens
 };
 
 /// Tokens of a sequence in a layer with attention to compressed entries.
