@@ -63,7 +63,11 @@ struct WeightFormatRow {
   const char* summary = "";  ///< a description for users
   /// Decodes one byte of a format with tiles. nullptr means E4M3.
   float (*number)(uint8_t byte) = nullptr;
+  /// The format of which this is a variant without a name of its own in configs. nullptr for other formats.
+  const WeightFormatRow* variant_of = nullptr;
 
+  /// False for codes in a format that twofour cannot name.
+  constexpr bool is_known() const { return *key != '\0'; }
   /// True if codes share bytes and each group along K has one scale: MXFP4, MXFP6, NVFP4.
   constexpr bool in_groups() const { return pairs || sixes; }
   /// The number of bytes of `weights` codes. Codes of a group fill whole bytes.
@@ -131,7 +135,8 @@ inline constexpr WeightFormatRow kNvfp4Bs32{.name = "NVFP4 with scales for 32",
                                             .coded = true,
                                             .pairs = true,
                                             .global_scale = true,
-                                            .group = 32};
+                                            .group = 32,
+                                            .variant_of = &kNvfp4};
 inline constexpr WeightFormatRow kInt4{.name = "INT4", .key = "int4", .coded = true, .integers = true};
 /// FP8 with scales of groups. Configs and lint distinguish it from kFp8. Readers treat it as kFp8 with tiles
 /// of the group's size.

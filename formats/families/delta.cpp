@@ -280,7 +280,8 @@ constexpr FamilyShapes kFamilies[] = {
      .mixer = {mixer_by_types, "layer_types, full_attention_interval"},
      .router = {{.renormalized = Renormalized::kUnlessConfigured}},
      .traits = {{.rotated = 0.25, .positions = 32768}},
-     .norms_add_one = true},
+     .norms_add_one = true,
+     .activations = Activations::kSilu},
     {.model_types = {"qwen3_5_moe_text"},
      .parameters = {kFrame, kTwoNorms, kGatedAttention, kQwen35Delta, kPlainGate, kSparseExperts,
                     kExpertStacks, kSharedExpert},
@@ -362,7 +363,9 @@ constexpr FamilyShapes kFamilies[] = {
      .experts = {"num_experts", "num_experts_per_tok", kApart},
      .mlp = {sparse_behind_first, "first_k_dense_replace"},
      .mixer = {ling_mixer, "layer_group_size"},
-     .drafts = "num_nextn_predict_layers"},
+     .drafts = "num_nextn_predict_layers",
+     .class_names = {"bailing_moe_v3"},
+     .lists_ends = true},
 };
 
 }  // namespace

@@ -81,7 +81,8 @@ constexpr FamilyShapes kFamilies[] = {
      .parameters = {kFrame, kTwoNorms, kBiasedAttention, kMlpBias},
      .defaults = R"(hidden_size=4096 intermediate_size=11008 vocab_size=32000 num_hidden_layers=32
        num_attention_heads=32 attention_bias=false mlp_bias=false tie_word_embeddings=false)",
-     .traits = {{.positions = 2048}}},
+     .traits = {{.states_theta = true, .positions = 2048}},
+     .activations = Activations::kSiluOrRelu},
     {.model_types = {"smollm3"},
      .parameters = {kFrame, kTwoNorms, kBiasedAttention, kMlpBias},
      .defaults = R"(hidden_size=2048 intermediate_size=11008 vocab_size=128256 num_hidden_layers=36
@@ -95,22 +96,29 @@ constexpr FamilyShapes kFamilies[] = {
      .parameters = {kFrame, kTwoNorms, kPlainAttention, kMlp},
      .defaults = R"(hidden_size=4096 intermediate_size=14336 vocab_size=32000 num_hidden_layers=32
        num_attention_heads=32 num_key_value_heads=8 tie_word_embeddings=false)",
-     .traits = {{.windows = WindowRule::kAllOrConfigured, .window = 4096, .positions = 131072}}},
+     .traits = {{.windows = WindowRule::kAllOrConfigured,
+                 .window = 4096,
+                 .states_theta = true,
+                 .positions = 131072}},
+     .activations = Activations::kSiluOrRelu},
     {.model_types = {"qwen2"},
      .parameters = {kFrame, kTwoNorms, kQwen2Attention, kMlp},
      .defaults = R"(hidden_size=4096 intermediate_size=22016 vocab_size=151936 num_hidden_layers=32
        num_attention_heads=32 num_key_value_heads=32 tie_word_embeddings=false)",
-     .traits = {{.windows = WindowRule::kFrom, .window = 4096, .positions = 32768}}},
+     .traits = {{.windows = WindowRule::kFrom, .window = 4096, .states_theta = true, .positions = 32768}},
+     .activations = Activations::kSilu},
     {.model_types = {"qwen3", "qwen3_vl_text"},
      .parameters = {kFrame, kTwoNorms, kBiasedAttention, kHeadNorms, kMlp},
      .defaults = R"(hidden_size=4096 intermediate_size=22016 vocab_size=151936 num_hidden_layers=32
        num_attention_heads=32 num_key_value_heads=32 head_dim=128 attention_bias=false
        tie_word_embeddings=false)",
-     .traits = {{.windows = WindowRule::kFrom, .window = 4096, .positions = 32768}}},
+     .traits = {{.windows = WindowRule::kFrom, .window = 4096, .states_theta = true, .positions = 32768}},
+     .activations = Activations::kSilu},
     {.model_types = {"olmo2", "olmo3"},
      .parameters = {kFrame, kNormsBehind, kBiasedAttention, kWideNorms, kMlp},
      .defaults = R"(hidden_size=4096 intermediate_size=11008 vocab_size=50304 num_hidden_layers=32
-       num_attention_heads=32 attention_bias=false tie_word_embeddings=false)"},
+       num_attention_heads=32 attention_bias=false tie_word_embeddings=false)",
+     .activations = Activations::kSilu},
     {.model_types = {"exaone4"},
      .parameters = {kFrame, kNormsBehind, kPlainAttention, kHeadNorms, kMlp},
      .defaults = R"(hidden_size=4096 intermediate_size=16384 vocab_size=102400 num_hidden_layers=32
@@ -118,18 +126,21 @@ constexpr FamilyShapes kFamilies[] = {
     {.model_types = {"phi3"},
      .parameters = {kFrame, kTwoNorms, kFusedQkv, kFusedGateUp},
      .defaults = R"(hidden_size=3072 intermediate_size=8192 vocab_size=32064 num_hidden_layers=32
-       num_attention_heads=32 tie_word_embeddings=false)"},
+       num_attention_heads=32 tie_word_embeddings=false)",
+     .activations = Activations::kSilu},
     {.model_types = {"glm4"},
      .parameters = {kFrame, kGlm4Norms, kQkvBiased, kFusedGateUp},
      .defaults = R"(hidden_size=4096 intermediate_size=13696 vocab_size=151552 num_hidden_layers=40
        num_attention_heads=32 num_key_value_heads=2 head_dim=128 attention_bias=true
-       tie_word_embeddings=false)"},
+       tie_word_embeddings=false)",
+     .activations = Activations::kSilu},
     {.model_types = {"gemma2"},
      .parameters = {kFrame, kFourNorms, kBiasedAttention, kMlp},
      .defaults = R"(hidden_size=2304 intermediate_size=9216 vocab_size=256000 num_hidden_layers=26
        num_attention_heads=8 num_key_value_heads=4 head_dim=256 attention_bias=false
        tie_word_embeddings=true)",
-     .norms_add_one = true},
+     .norms_add_one = true,
+     .activations = Activations::kGelu},
     {.model_types = {"gemma3_text"},
      .parameters = {kFrame, kFourNorms, kBiasedAttention, kHeadNorms, kMlp},
      .defaults = R"(hidden_size=2304 intermediate_size=9216 vocab_size=262208 num_hidden_layers=26
@@ -141,12 +152,14 @@ constexpr FamilyShapes kFamilies[] = {
                  .positions = 131072,
                  .window_theta = 10000,
                  .gemma = true}},
-     .norms_add_one = true},
+     .norms_add_one = true,
+     .activations = Activations::kGelu},
     {.model_types = {"seed_oss"},
      .parameters = {kFrame, kTwoNorms, kSeedAttention, kMlpBias},
      .defaults = R"(hidden_size=4096 intermediate_size=27648 vocab_size=155136 num_hidden_layers=64
        num_attention_heads=80 num_key_value_heads=8 head_dim=128 attention_bias=true
-       attention_out_bias=false mlp_bias=false tie_word_embeddings=false)"},
+       attention_out_bias=false mlp_bias=false tie_word_embeddings=false)",
+     .activations = Activations::kSilu},
     {.model_types = {"ernie4_5"},
      .parameters = {kFrame, kTwoNorms, kUseBias, kMlpUseBias},
      .defaults = R"(hidden_size=1024 intermediate_size=3072 vocab_size=103424 num_hidden_layers=18
@@ -154,7 +167,8 @@ constexpr FamilyShapes kFamilies[] = {
     {.model_types = {"hunyuan_v1_dense"},
      .parameters = {kFrame, kTwoNorms, kBiasedAttention, kHunyuanNorms, kMlp},
      .defaults = R"(hidden_size=4096 intermediate_size=11008 vocab_size=290943 num_hidden_layers=32
-       num_attention_heads=32 attention_bias=false tie_word_embeddings=false)"},
+       num_attention_heads=32 attention_bias=false tie_word_embeddings=false)",
+     .class_names = {"hunyuan_dense_v1"}},
     {.model_types = {"arcee"},
      .parameters = {kFrame, kTwoNorms, kBiasedAttention, kUpDown},
      .defaults = R"(hidden_size=2560 intermediate_size=18432 vocab_size=32000 num_hidden_layers=32
@@ -164,7 +178,8 @@ constexpr FamilyShapes kFamilies[] = {
      .defaults = R"(hidden_size=3072 intermediate_size=24576 vocab_size=256000 num_hidden_layers=28
        num_attention_heads=16 num_key_value_heads=16 head_dim=256 attention_bias=false
        tie_word_embeddings=true)",
-     .norms_add_one = true},
+     .norms_add_one = true,
+     .activations = Activations::kGelu},
     {.model_types = {"glm"},
      .parameters = {kFrame, kTwoNorms, kQkvBiased, kFusedGateUp},
      .defaults = R"(hidden_size=4096 intermediate_size=13696 vocab_size=151552 num_hidden_layers=40

@@ -232,7 +232,8 @@ constexpr FamilyShapes kFamilies[] = {
      .parameters = {kLfm2Frame, kLfm2Mixer, kLfm2Mlp},
      .defaults = R"(hidden_size=2560 vocab_size=65536 num_hidden_layers=32 num_attention_heads=32
        num_key_value_heads=8 conv_bias=false conv_L_cache=3 tie_word_embeddings=true)",
-     .mixer = {lfm2_mixer, "layer_types, full_attn_idxs"}},
+     .mixer = {lfm2_mixer, "layer_types, full_attn_idxs"},
+     .adjusts_width = true},
     {.model_types = {"lfm2_moe"},
      .parameters = {kLfm2Frame, kLfm2Mixer, kLfm2Block},
      .defaults = R"(hidden_size=2048 intermediate_size=7168 vocab_size=65536 num_hidden_layers=32
@@ -248,7 +249,8 @@ constexpr FamilyShapes kFamilies[] = {
        hidden_size_per_layer_input=256 tie_word_embeddings=true)",
      .experts = {"num_experts", "top_k_experts", kRowStacks},
      .is_open = true,
-     .outer_type = "gemma4"},
+     .outer_type = "gemma4",
+     .activations = Activations::kGelu},
     {.model_types = {"jamba"},
      .parameters = {kJamba, kJambaAttention, kJambaMixer},
      .defaults = R"(hidden_size=4096 intermediate_size=14336 vocab_size=65536 num_hidden_layers=32

@@ -89,7 +89,8 @@ constexpr FamilyShapes kFamilies[] = {
      .experts = {"num_experts", "num_experts_per_tok", kApart},
      .mlp = {sparse_by_step, "decoder_sparse_step, mlp_only_layers"},
      .router = kSoftmaxIfConfigured,
-     .traits = {{.windows = WindowRule::kEven, .window = 4096, .positions = 32768}}},
+     .traits = {{.windows = WindowRule::kEven, .window = 4096, .states_theta = true, .positions = 32768}},
+     .activations = Activations::kSilu},
     {.model_types = {"qwen3_moe"},
      .parameters = {kFrame, kTwoNorms, kBiasedAttention, kHeadNorms, kDenseMlp, kPlainGate, kSparseExperts,
                     kExpertStacks},
@@ -100,7 +101,8 @@ constexpr FamilyShapes kFamilies[] = {
      .experts = {"num_experts", "num_experts_per_tok", kApart},
      .mlp = {sparse_by_step, "decoder_sparse_step, mlp_only_layers"},
      .router = kSoftmaxIfConfigured,
-     .traits = {{.windows = WindowRule::kIfUsed, .window = 4096, .positions = 32768}}},
+     .traits = {{.windows = WindowRule::kIfUsed, .window = 4096, .states_theta = true, .positions = 32768}},
+     .activations = Activations::kSilu},
     {.model_types = {"mixtral"},
      .parameters = {kFrame, kTwoNorms, kPlainAttention, kMixtralBlock, kRenamedBlock},
      .defaults = R"(hidden_size=4096 intermediate_size=14336 vocab_size=32000 num_hidden_layers=32
@@ -108,7 +110,8 @@ constexpr FamilyShapes kFamilies[] = {
        num_experts_per_tok=2 tie_word_embeddings=false)",
      .experts = {"num_local_experts", "num_experts_per_tok", kApart},
      .router = kSoftmax,
-     .traits = {{.windows = WindowRule::kAll, .epsilon = 1e-5, .theta = 1e6, .positions = 131072}}},
+     .traits = {{.windows = WindowRule::kAll, .epsilon = 1e-5, .theta = 1e6, .positions = 131072}},
+     .activations = Activations::kSilu},
     {.model_types = {"minimax_m2"},
      .parameters = {kFrame, kTwoNorms, kPlainAttention, kWideNorms, kMixtralBlock, kMiniMaxCorrection,
                     kRenamedBlock},
@@ -124,7 +127,8 @@ constexpr FamilyShapes kFamilies[] = {
      .defaults = R"(hidden_size=4096 intermediate_size=6400 vocab_size=32064 num_hidden_layers=32
        num_attention_heads=32 num_key_value_heads=8 attention_bias=false lm_head_bias=false
        num_local_experts=16 num_experts_per_tok=2 tie_word_embeddings=false)",
-     .experts = {"num_local_experts", "num_experts_per_tok", kApart}},
+     .experts = {"num_local_experts", "num_experts_per_tok", kApart},
+     .router_is_float = true},
     {.model_types = {"olmoe"},
      .parameters = {kFrame, kTwoNorms, kBiasedAttention, kWideNorms, kOlmoExperts},
      .defaults = R"(hidden_size=2048 intermediate_size=2048 vocab_size=50304 num_hidden_layers=16
@@ -132,7 +136,8 @@ constexpr FamilyShapes kFamilies[] = {
        num_experts_per_tok=8 tie_word_embeddings=false)",
      .experts = {"num_experts", "num_experts_per_tok", kApart},
      .router = kSoftmaxIfConfigured,
-     .traits = {{.epsilon = 1e-5, .positions = 4096}}},
+     .traits = {{.epsilon = 1e-5, .positions = 4096, .clips_qkv = true}},
+     .activations = Activations::kSilu},
     {.model_types = {"flex_olmo"},
      .parameters = {kFrame, kNormsBehind, kBiasedAttention, kWideNorms, kOlmoExperts},
      .defaults = R"(hidden_size=4096 intermediate_size=11008 vocab_size=100352 num_hidden_layers=32
@@ -153,7 +158,8 @@ constexpr FamilyShapes kFamilies[] = {
      .defaults = R"(hidden_size=4096 intermediate_size=11008 vocab_size=290943 num_hidden_layers=32
        num_attention_heads=32 attention_bias=false num_experts=num_local_experts num_local_experts=1
        moe_topk=num_experts_per_tok num_experts_per_tok=1 tie_word_embeddings=false)",
-     .experts = {"num_experts", "moe_topk", kApart}},
+     .experts = {"num_experts", "moe_topk", kApart},
+     .class_names = {"hunyuan_moe_v1"}},
     {.model_types = {"exaone_moe"},
      .parameters = {kFrame, kTwoNorms, kPlainAttention, kHeadNorms, kDenseMlp, kExaoneGate, kSparseExperts,
                     kExaoneShared},

@@ -62,6 +62,14 @@ struct FamilyRouter {
   int group_count = 1, kept_groups = 1;  ///< defaults for n_group and topk_group of config.json
 };
 
+/// The activations of the models of a family, as far as all of them have one kind.
+enum class Activations {
+  kAny,
+  kSilu,
+  kSiluOrRelu,  ///< sparse models have a ReLU
+  kGelu         ///< approximated by tanh
+};
+
 /// The layers whose attention sees only a window of keys.
 enum class WindowRule {
   kNone,
@@ -85,8 +93,10 @@ struct FamilyTraits {
   RopePairs pairs = RopePairs::kHalves;
   double epsilon = 1e-6;  ///< default for rms_norm_eps
   double theta = 10000;   ///< default for rope_theta
-  double rotated = 1;     ///< default for partial_rotary_factor; 0: 1, or by rotary_dim
-  int positions = 0;      ///< default for max_position_embeddings
+  /// True if `theta` is for few positions, so that models for many must state rope_theta.
+  bool states_theta = false;
+  double rotated = 1;  ///< default for partial_rotary_factor; 0: 1, or by rotary_dim
+  int positions = 0;   ///< default for max_position_embeddings
   /// The default for rope_local_base_freq, the base of layers with a window. 0: rope_theta.
   double window_theta = 0;
   /// True for three properties of Gemma: rows of the embedding are multiplied by the root of hidden_size,
@@ -95,7 +105,8 @@ struct FamilyTraits {
   bool compressed = false;  ///< true if attention sees compressed entries, as in DeepSeek-V4
   /// True if a layer is one block instead of two halves: Mamba-2, attention without rope, an MLP or experts.
   bool one_block = false;
-  bool nested = false;  ///< true if the decoder also runs the text model of a checkpoint with other inputs
+  bool nested = false;     ///< true if the decoder also runs the text model of a checkpoint with other inputs
+  bool clips_qkv = false;  ///< true if queries, keys and values are limited to clip_qkv
 };
 
 }  // namespace twofour

@@ -13,8 +13,8 @@ export PRODUCERS=$environments/producers/bin/python
 # mypy, whose version the results depend on
 types=$root/build/python-types
 [ -x "$types/bin/mypy" ] || { python3 -m venv "$types" && "$types/bin/pip" install --quiet mypy==2.4.1 numpy==2.4.6; }
-(cd "$root/tools/python" && "$types/bin/mypy" twofour make_types.py make_reference.py \
-  "$here/typed_use.py" "$root/lib/run/runtime/make_c_reference.py")
+(cd "$root/tools/python" && "$types/bin/mypy" twofour make_types.py make_reference.py make_c_reference.py \
+  "$here/typed_use.py")
 
 "$PRODUCERS" "$here/run.py" test_module test_calls test_objects test_misuse test_runtime test_notebook test_blocks \
   test_transformers

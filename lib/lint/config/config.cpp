@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "formats/families/family.h"
 #include "formats/json/access.h"
 #include "formats/module_names.h"
 #include "formats/naming.h"
@@ -281,8 +282,8 @@ bool is_no_linear(std::string_view name) {
 
 bool is_own_router(const LintInput& s, const std::string& name) {
   // vLLM and SGLang build phimoe's router without the config, models/phimoe.py.
-  const bool is_phimoe = s.config.is_object() && s.config.value("model_type", Json()) == "phimoe";
-  if (is_phimoe && name.ends_with(".block_sparse_moe.gate")) return true;
+  const FamilyShapes* family = find_family_shapes(text_of(s.config, "model_type"));
+  if (family != nullptr && family->router_is_float && name.ends_with(".block_sparse_moe.gate")) return true;
   // Hunyuan's router is `wg` below the gate, and Granite's is `layer` below the router.
   return s.find(name + ".e_score_correction_bias") || s.find(name + ".expert_bias") ||
          ends_in(name, "gate.wg") || ends_in(name, "router.layer");

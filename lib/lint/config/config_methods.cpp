@@ -181,7 +181,7 @@ class MethodLint : public PromiseCheck {
       const Promise& promise = p_.of[i];
       if (promise.entry != p_.words) continue;
       const Algorithm& algorithm = *find_algorithm(promise.algorithm);
-      if (algorithm.scheme.format == WeightFormat::kOther) continue;
+      if (!algorithm.scheme.format->is_known()) continue;
       votes_.add(promise.place, i, is_in(modules_[i], algorithm) ? "" : modules_[i].text(),
                  json_quote_short(promise.algorithm));
     }

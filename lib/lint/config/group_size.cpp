@@ -84,7 +84,7 @@ void check_modules(const LintInput& s, const std::vector<CodedModule>& coded, Li
 }  // namespace
 
 void lint_group_size(const LintInput& s, const std::vector<CodedModule>& coded, LintReporter& reporter) {
-  const auto is_of_32 = [](const CodedModule& m) { return m.format == WeightFormat::kNvfp4Bs32; };
+  const auto is_of_32 = [](const CodedModule& m) { return m.format->variant_of != nullptr; };
   if (std::ranges::any_of(coded, is_of_32)) return check_modules(s, coded, reporter);
   // Without modules there is nothing to compare. Block scales of another group size make no module, and their
   // shapes are reported.

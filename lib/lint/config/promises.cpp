@@ -51,8 +51,8 @@ InputPromise inputs_of(const ConfiguredQuantization& configured, const Configure
 
 bool is_in(const CodedModule& m, const Algorithm& algorithm) {
   // Another check compares the group size of NVFP4.
-  const WeightFormat own = m.format == WeightFormat::kNvfp4Bs32 ? WeightFormat::kNvfp4 : m.format;
-  return algorithm.scheme.format == WeightFormat::kOther || own == algorithm.scheme.format;
+  const WeightFormat own = m.format->variant_of != nullptr ? WeightFormat(*m.format->variant_of) : m.format;
+  return !algorithm.scheme.format->is_known() || own == algorithm.scheme.format;
 }
 
 Promises::Promises(const ConfiguredQuantization& configured, const LintInput& input,

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "formats/families/family.h"
 #include "formats/json/access.h"
 #include "lib/lint/content/checks.h"
 #include "lib/lint/content/copied_layers.h"
@@ -31,8 +32,8 @@ bool is_constant(const Member& m) {
 /// Reports the embedding and the head of a draft that are the model's in another order. DeepSeek-V3 shares
 /// both. Source: deepseek-ai/DeepSeek-V3, README_WEIGHTS.md.
 void check_shared(const LintInput& s, std::span<Member> members, LintReporter& reporter) {
-  const std::string type = text_of(s.config, "model_type");
-  if (type != "deepseek_v3" && type != "deepseek_v32") return;
+  const FamilyShapes* family = find_family_shapes(text_of(s.config, "model_type"));
+  if (family == nullptr || !family->shares_draft_ends) return;
   const auto find = [&](std::string_view module) -> const Member* {
     const auto at = std::ranges::find(members, module, &Member::module);
     return at == members.end() ? nullptr : &*at;

@@ -22,13 +22,11 @@ std::string folded_class(std::string_view text) {
   return folded;
 }
 
-/// Returns how the class names of a model_type begin.
-std::string class_of_type(std::string_view type) {
+/// Returns how the class names of a family's i-th model_type begin.
+std::string class_of_type(const FamilyShapes& family, size_t i) {
+  if (family.class_names[i] != nullptr) return folded_class(family.class_names[i]);
+  std::string_view type = family.model_types[i];
   if (type.ends_with("_text")) type.remove_suffix(5);
-  if (type == "kimi_k2") type = "deepseek_v3";
-  if (type == "bailing_hybrid") type = "bailing_moe_v3";
-  if (type == "hunyuan_v1_moe") type = "hunyuan_moe_v1";
-  if (type == "hunyuan_v1_dense") type = "hunyuan_dense_v1";
   return folded_class(type);
 }
 
@@ -37,8 +35,11 @@ std::string class_of_type(std::string_view type) {
 bool is_class_of_family(const Json& config, const LanguageModel& model) {
   const std::vector<std::string> classes = strings_of(config, "architectures");
   if (classes.empty() || model.is_nested) return true;
+  const auto& types = model.family->model_types;
+  const auto at =
+      std::ranges::find_if(types, [&](const char* t) { return t != nullptr && model.model_type == t; });
+  const std::string own = class_of_type(*model.family, static_cast<size_t>(at - types.begin()));
   return std::any_of(classes.begin(), classes.end(), [&](const std::string& name) {
-    const std::string own = class_of_type(model.model_type);
     const std::string stem = folded_class(name.substr(0, name.find("For")));
     return stem == own || (stem.starts_with(own) && find_family_of_class(stem) == nullptr);
   });
@@ -46,8 +47,8 @@ bool is_class_of_family(const Json& config, const LanguageModel& model) {
 
 const FamilyShapes* find_family_of_class(std::string_view stem) {
   for (const FamilyShapes& family : family_shapes()) {
-    for (const char* type : family.model_types) {
-      if (type != nullptr && folded_class(stem) == class_of_type(type)) return &family;
+    for (size_t i = 0; i < family.model_types.size() && family.model_types[i] != nullptr; ++i) {
+      if (folded_class(stem) == class_of_type(family, i)) return &family;
     }
   }
   return nullptr;

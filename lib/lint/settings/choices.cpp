@@ -7,6 +7,7 @@
 #include <iterator>
 #include <set>
 
+#include "formats/families/family.h"
 #include "formats/module_names.h"
 #include "formats/module_roles.h"
 #include "lib/lint/family/family_tensors.h"
@@ -26,21 +27,16 @@ const Choice kChoices[] = {
     {"scoring_func", {"softmax", "sigmoid", "sqrtsoftplus"}},
     {"topk_method", {"greedy", "group_limited_greedy", "noaux_tc", "gready"}},
 };
-/// The activations of families whose models all have one kind. Source: transformers 5.17, the defaults of
-/// configuration_*.py, which checkpoints of these families repeat.
-struct FamilyActivations {
-  std::initializer_list<const char*> families, texts;
+/// The texts for the activations of a family. Source: transformers 5.17, the defaults of configuration_*.py,
+/// which checkpoints of these families repeat.
+struct ActivationTexts {
+  Activations activations;
+  std::initializer_list<const char*> texts;
 };
-const FamilyActivations kFamilyActivations[] = {
-    {{"qwen2",      "qwen2_moe", "qwen3",    "qwen3_moe",   "qwen3_next",  "qwen2_vl",
-      "qwen2_5_vl", "qwen3_vl",  "qwen3_5",  "qwen3_5_moe", "deepseek_v2", "deepseek_v3",
-      "kimi_k2",    "glm4",      "glm4_moe", "glm_moe_dsa", "gpt_oss",     "mixtral",
-      "phi3",       "olmo2",     "olmoe",    "granitemoe",  "seed_oss",    "llama4_text"},
-     {"silu", "swish"}},
-    // Sparse models of these classes have a ReLU.
-    {{"llama", "mistral"}, {"silu", "swish", "relu", "relu2"}},
-    {{"gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text"},
-     {"gelu_pytorch_tanh", "gelu", "gelu_new", "gelu_fast", "gelu_python_tanh"}},
+const ActivationTexts kActivationTexts[] = {
+    {Activations::kSilu, {"silu", "swish"}},
+    {Activations::kSiluOrRelu, {"silu", "swish", "relu", "relu2"}},
+    {Activations::kGelu, {"gelu_pytorch_tanh", "gelu", "gelu_new", "gelu_fast", "gelu_python_tanh"}},
 };
 /// The kinds of layers. Source: transformers 5.17, configuration_utils.py. Earlier names are included.
 constexpr std::string_view kLayerKinds[] = {"full_attention",
@@ -123,8 +119,8 @@ class Choices : public SettingLint {
   }
 
   void check_family_activation(const char* key, const Json& value) {
-    for (const FamilyActivations& row : kFamilyActivations) {
-      if (!is_one_of(model_->model_type, row.families) || is_one_of(value, row.texts)) continue;
+    for (const ActivationTexts& row : kActivationTexts) {
+      if (model_->family->activations != row.activations || is_one_of(value, row.texts)) continue;
       odd(key, fmt::format("{} (as in all models of {})", *row.texts.begin(), model_->model_type), value);
     }
   }
@@ -235,9 +231,9 @@ class Choices : public SettingLint {
     }
   }
 
-  /// Checks the width of LFM2's MLP, which four keys determine. Source: transformers 5.17, modeling_lfm2.py.
+  /// Checks the width of an MLP that four keys determine. Source: transformers 5.17, modeling_lfm2.py.
   void check_width() {
-    if (!model_ || model_->model_type != "lfm2") return;
+    if (!model_ || !model_->family->adjusts_width) return;
     const Json* stated = configured("intermediate_size");
     const auto tensor = s_.find("model.layers.0.feed_forward.w1.weight");
     if (stated == nullptr || !stated->is_number_integer() || !tensor || s_.tensors[*tensor].shape.size() != 2)

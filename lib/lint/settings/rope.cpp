@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "formats/families/family.h"
 #include "formats/families/sizes.h"
 #include "lib/lint/settings/checks.h"
 #include "lib/source/checkpoint/model_config.h"
@@ -40,10 +41,9 @@ class Rope : public SettingLint {
   /// Reports a base that is missing though the model has more positions than those for which the default of
   /// its class was made. Source: transformers 5.17, the configuration_*.py of these classes.
   void check_theta() {
-    constexpr const char* kTenThousand[] = {"llama", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "mistral"};
     constexpr int64_t kMostPositions = 16384;
-    if (!model_ || std::ranges::none_of(kTenThousand, [&](const char* t) { return model_->model_type == t; }))
-      return;
+    const FamilyTraits* traits = model_ ? find_family_traits(model_->model_type) : nullptr;
+    if (traits == nullptr || !traits->states_theta) return;
     const Json &scaling = member(*config_, "rope_scaling"), &parameters = member(*config_, "rope_parameters");
     const bool llama3 =
         member(scaling, "rope_type") == "llama3" || member(parameters, "rope_type") == "llama3";

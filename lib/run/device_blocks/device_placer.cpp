@@ -37,8 +37,7 @@ StoredAs stored_as(const ModelWeights::Stored& from) {
   if (m.format->pairs) {
     const bool nvfp4 = m.format->global_scale;
     const int64_t group = m.format->group;
-    if (m.format == WeightFormat::kNvfp4Bs32 || m.k % group != 0 || m.scale_rows != 1 ||
-        m.scale_cols != group ||
+    if (m.format->variant_of != nullptr || m.k % group != 0 || m.scale_rows != 1 || m.scale_cols != group ||
         tensors[*m.scale].bytes() != static_cast<uint64_t>(m.e * m.n * (m.k / group)))
       return {};
     return {nvfp4 ? cuda::MatrixFormat::nvfp4 : cuda::MatrixFormat::mxfp4, 4, group,

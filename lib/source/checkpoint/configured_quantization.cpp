@@ -296,7 +296,7 @@ std::string ConfiguredQuantization::contradiction_of(const std::string& module, 
   if (method != QuantMethod::kModelOpt || format->integers) return {};
   const ConfiguredFormat configured = find(module);
   const auto named = format_of_algorithm(configured.algorithm);
-  if (!named || *named != WeightFormat::kOther) return {};  // types and shapes tell FP8 and FP4 apart
+  if (!named || (*named)->is_known()) return {};  // types and shapes tell FP8 and FP4 apart
   return expected_text(configured.place, fmt::format("an algorithm of {}", codes_text(format)),
                        configured.algorithm);
 }

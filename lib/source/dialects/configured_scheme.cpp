@@ -57,7 +57,7 @@ constexpr Algorithm kAlgorithms[] = {
 /// Returns the scheme of an algorithm in an entry of ModelOpt or DeepSeek-V4.
 Scheme of_algorithm(const std::string& name, const Json& entry) {
   const Algorithm* algorithm = find_algorithm(name);
-  if (algorithm == nullptr || algorithm->scheme.format == WeightFormat::kOther) return kOther;
+  if (algorithm == nullptr || !algorithm->scheme.format->is_known()) return kOther;
   const int64_t block = integer_of(entry, "block").value_or(0);
   if (block > 0) return fp8_blocks(block, block);
   if (!is_fp8_blocks(algorithm->scheme)) return algorithm->scheme;
@@ -110,7 +110,7 @@ bool is_fp8_blocks(const Scheme& configured) {
 }
 
 Scheme as_configured(const Scheme& s) {
-  if (s.format->number != nullptr || s.format == WeightFormat::kNvfp4Bs32) return schemes::kOther;
+  if (s.format->number != nullptr || s.format->variant_of != nullptr) return schemes::kOther;
   if (s.is_mxfp8()) return schemes::kMxfp8;
   Scheme configured{.format = s.format, .has_input_scale = s.format->global_scale && s.has_input_scale};
   if (!s.format->tiles) return configured;

@@ -7,6 +7,8 @@
 #include <map>
 
 #include "formats/error.h"
+#include "formats/families/family.h"
+#include "formats/json/access.h"
 #include "formats/naming.h"
 #include "lib/base/findings/problems.h"
 #include "lib/base/names/lookup_parts.h"
@@ -97,7 +99,7 @@ bool is_split(const EngineLayer& layer) {
 /// True if a loader that expects the scheme `promised` can read the stored scheme.
 bool is_read_as(const LoadedModule& stored, const Scheme& promised) {
   const Scheme& scheme = stored.scheme;
-  if (scheme.format == WeightFormat::kOther || promised.format == WeightFormat::kOther)
+  if (!scheme.format->is_known() || !promised.format->is_known())
     return scheme.format->coded && promised.format->coded;
   // Loaders ignore scales that they do not use.
   if (scheme.format->global_scale && promised == schemes::kNvfp4WeightOnly) return true;
@@ -174,11 +176,10 @@ LoadedModule loaded_module(const Checkpoint& c, const Linear& m) {
 LoadedConfig loaded_config(const Json& config, ConfigEntries entries) {
   LoadedConfig loaded{std::move(entries.quantization_config), std::move(entries.hf_quant_config)};
   for (const Json* type : model_settings(config, "model_type")) {
-    loaded.deepseek_v4 =
-        loaded.deepseek_v4 || (type->is_string() && type->get<std::string>().starts_with("deepseek_v4"));
-  }
-  for (const Json* type : model_settings(config, "model_type")) {
-    loaded.lists_ends = loaded.lists_ends || *type == "bailing_hybrid";
+    const std::string name = text_of(*type);
+    const FamilyShapes* family = find_family_shapes(name);
+    loaded.deepseek_v4 = loaded.deepseek_v4 || name.starts_with("deepseek_v4");
+    loaded.lists_ends = loaded.lists_ends || (family != nullptr && family->lists_ends);
   }
   std::vector<const Json*> dtypes = model_settings(config, "expert_dtype");
   if (const auto set = entries.settings.find("expert_dtype"); set != entries.settings.end()) dtypes = {&*set};

@@ -150,7 +150,7 @@ class ShapeReader {
     const auto queries = find_parameter(s_.sizes(), "model.layers.#.self_attn.q_proj", layer);
     a.has_gate = queries && a.kv_rank == 0 && queries->n == 2 * a.heads * a.head_size;
     a.clip = s_.positive("clip_qkv", 0);
-    if (a.clip > 0 && m_.family != "olmoe") s_.refuse("clip_qkv", fmt::format("none for {}", m_.family));
+    if (a.clip > 0 && !traits_.clips_qkv) s_.refuse("clip_qkv", fmt::format("none for {}", m_.family));
     if (traits_.window_theta > 0) {
       read_window_ropes(s_, traits_, m_.positions, a);
     } else {

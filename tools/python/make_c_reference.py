@@ -13,7 +13,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[2] / "lib" / "run" / "runtime"
 HEAD = """# The C interface, name by name
 
 Made by make_c_reference.py from the comments of [twofour.h](twofour.h). [README.md](README.md#from-c) is the way in, and
