@@ -3,8 +3,8 @@
 #include <fstream>
 #include <set>
 
-#include "tests/support/decoder_golden.h"
 #include "tests/support/faults/faults.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/program.h"
 #include "tests/support/report_page.h"
 

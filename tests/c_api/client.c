@@ -1,5 +1,5 @@
 /* Uses libtwofour.so as a C program does: client ARTIFACT LAYER TOKENS. Prints the layer's shape, then
- * the output of tokens that tests/tools/c_api_test.cpp makes in the same way. Exit code 1 where a call that
+ * the output of tokens that tests/tools/prompt/c_api_test.cpp makes in the same way. Exit code 1 where a call that
  * must fail does not, or the other way round. */
 #include "twofour.h"
 

@@ -17,8 +17,8 @@
 #include "lib/recipe/statistics/statistics.h"
 #include "lib/write/transform/open_to_convert.h"
 #include "tests/support/checkpoint_builder.h"
-#include "tests/support/decoder_golden.h"
 #include "tests/support/device/device.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {

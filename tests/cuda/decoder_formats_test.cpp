@@ -13,8 +13,8 @@
 #include "lib/run/decoder/score.h"
 #include "lib/synth/synth.h"
 #include "tests/support/conversion.h"
-#include "tests/support/decoder_golden.h"
 #include "tests/support/device/device.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {

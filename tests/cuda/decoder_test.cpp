@@ -7,8 +7,8 @@
 #include <random>
 
 #include "lib/run/eval/generate.h"
-#include "tests/support/decoder_golden.h"
 #include "tests/support/device/device.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {

@@ -10,9 +10,9 @@
 #include "kernels/attention/device_delta.h"
 #include "kernels/device/device_memory.h"
 #include "lib/run/decoder/decoder.h"
-#include "tests/support/decoder_golden.h"
 #include "tests/support/device/device.h"
 #include "tests/support/device/drawn_floats.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {

@@ -10,7 +10,7 @@
 #include "tests/support/device/device.h"
 #include "tests/support/device/device_experts.h"
 #include "tests/support/message.h"
-#include "tests/support/runtime_layer.h"
+#include "tests/support/models/runtime_layer.h"
 
 namespace runtime_test {
 

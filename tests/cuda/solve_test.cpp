@@ -6,7 +6,7 @@
 #include "kernels/solve/solve.h"
 #include "tests/support/device/device.h"
 #include "tests/support/message.h"
-#include "tests/support/solve_problem.h"
+#include "tests/support/weights/solve_problem.h"
 
 namespace device_solve_test {
 

@@ -15,9 +15,9 @@
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/device/device.h"
-#include "tests/support/layout_reference.h"
 #include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+#include "tests/support/weights/layout_reference.h"
 
 namespace validate_test {
 

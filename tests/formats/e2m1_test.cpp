@@ -5,7 +5,7 @@
 #include <initializer_list>
 #include <limits>
 
-#include "tests/support/slow_float.h"
+#include "tests/support/weights/slow_float.h"
 
 namespace e2m1_test {
 

@@ -10,7 +10,7 @@
 
 #include "formats/layouts/layout_ops.h"
 #include "formats/layouts/part_map.h"
-#include "tests/support/layout_reference.h"
+#include "tests/support/weights/layout_reference.h"
 
 namespace layouts_test {
 

@@ -3,7 +3,7 @@
 #include "formats/layouts/layout_ops.h"
 #include "formats/layouts/layouts.h"
 #include "tests/fuzz/fuzz.h"
-#include "tests/support/layout_reference.h"
+#include "tests/support/weights/layout_reference.h"
 
 // Input: layout, N - 1, K/16 - 1, whether it is gated, then the stored bytes of one expert, zeros where they
 // end.

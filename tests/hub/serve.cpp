@@ -1,7 +1,7 @@
 // Serves a directory as a repository of the Hub until standard input ends: serve ORG/NAME DIRECTORY [TOKEN].
 #include <cstdio>
 
-#include "tests/support/hub_server.h"
+#include "tests/support/hub/hub_server.h"
 
 int main(int argc, char** argv) {
   if (argc != 3 && argc != 4) return 2;

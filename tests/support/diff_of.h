@@ -8,8 +8,8 @@
 #include "lib/look/diff/diff.h"
 #include "lib/recipe/artifact/open_unpacked.h"
 #include "tests/support/checkpoint_builder.h"
-#include "tests/support/float_weights.h"
 #include "tests/support/scratch.h"
+#include "tests/support/weights/float_weights.h"
 
 namespace twofour {
 

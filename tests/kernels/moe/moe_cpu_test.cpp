@@ -4,7 +4,7 @@
 
 #include "formats/error.h"
 #include "tests/support/device/device_experts.h"
-#include "tests/support/stored_experts.h"
+#include "tests/support/weights/stored_experts.h"
 
 namespace moe_cpu_test {
 

@@ -12,7 +12,7 @@
 #include "formats/e4m3.h"
 #include "formats/half.h"
 #include "kernels/numbers/quantize.h"
-#include "tests/support/slow_float.h"
+#include "tests/support/weights/slow_float.h"
 
 namespace casts_test {
 

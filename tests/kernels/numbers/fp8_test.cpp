@@ -11,7 +11,7 @@
 
 #include "formats/e4m3.h"
 #include "formats/half.h"
-#include "tests/support/slow_float.h"
+#include "tests/support/weights/slow_float.h"
 
 namespace fp8_test {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/numbers/quantize.h"
-#include "tests/support/golden_quantize.h"
+#include "tests/support/weights/golden_quantize.h"
 
 namespace quantize_golden_test {
 

@@ -12,7 +12,7 @@
 #include "formats/e8m0.h"
 #include "formats/half.h"
 #include "kernels/numbers/quantize_mx.h"
-#include "tests/support/golden_quantize.h"
+#include "tests/support/weights/golden_quantize.h"
 
 namespace quantize_mx_test {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "formats/half.h"
-#include "tests/support/slow_float.h"
+#include "tests/support/weights/slow_float.h"
 
 namespace widen_test {
 

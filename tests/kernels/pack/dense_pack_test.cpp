@@ -8,7 +8,7 @@
 #include "formats/e4m3.h"
 #include "formats/layouts/gate_up_interleaved8.h"
 #include "formats/layouts/layout_ops.h"
-#include "tests/support/layout_reference.h"
+#include "tests/support/weights/layout_reference.h"
 
 namespace dense_pack_test {
 

@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "tests/support/slow_float.h"
+#include "tests/support/weights/slow_float.h"
 
 namespace prune_float_test {
 

@@ -15,7 +15,7 @@
 #include "formats/layouts/layout_ops.h"
 #include "formats/layouts/layouts.h"
 #include "kernels/pack/prune_pack_driver.h"
-#include "tests/support/layout_reference.h"
+#include "tests/support/weights/layout_reference.h"
 
 namespace prune_pack_test {
 

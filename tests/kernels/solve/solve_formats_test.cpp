@@ -13,7 +13,7 @@
 #include "kernels/numbers/quantize_mx.h"
 #include "kernels/solve/solve.h"
 #include "lib/prove/expected/expected_solve.h"
-#include "tests/support/solve_problem.h"
+#include "tests/support/weights/solve_problem.h"
 
 namespace solve_formats_test {
 

@@ -11,7 +11,7 @@
 #include "formats/error.h"
 #include "lib/prove/expected/expected_solve.h"
 #include "tests/support/message.h"
-#include "tests/support/solve_problem.h"
+#include "tests/support/weights/solve_problem.h"
 
 namespace solve_test {
 

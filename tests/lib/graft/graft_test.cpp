@@ -5,7 +5,7 @@
 #include "tests/support/edits.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
-#include "tests/support/stored_int4.h"
+#include "tests/support/weights/stored_int4.h"
 
 namespace graft_test {
 

@@ -5,7 +5,7 @@
 
 #include "tests/support/lint_words.h"
 #include "tests/support/scratch.h"
-#include "tests/support/stored_weights.h"
+#include "tests/support/weights/stored_weights.h"
 
 // Files, experts and scales in each other's places, in matrices of real size.
 

@@ -3,7 +3,7 @@
 #include "lib/lint/rules/levels.h"
 #include "tests/support/lint_words.h"
 #include "tests/support/scratch.h"
-#include "tests/support/stored_weights.h"
+#include "tests/support/weights/stored_weights.h"
 
 // Packings of other programs, and formats that the config and the tensors state differently.
 

@@ -13,7 +13,7 @@
 #include "lib/lint/lint.h"
 #include "tests/support/faults/planted.h"
 #include "tests/support/scratch.h"
-#include "tests/support/slow_float.h"
+#include "tests/support/weights/slow_float.h"
 
 // Lint against changes that are planted in sound checkpoints. TWOFOUR_PLANTED=1 prints each miss with what
 // was found instead; held-out changes are only counted, so that no rule is written to them: =2 prints those,

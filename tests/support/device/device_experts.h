@@ -14,7 +14,7 @@
 #include "kernels/moe/moe.h"
 #include "kernels/multiply/sparse_multiply.h"
 #include "kernels/pack/prune_pack.h"
-#include "tests/support/nvfp4_values.h"
+#include "tests/support/weights/nvfp4_values.h"
 
 /// Random experts on both sides, and what their products must be.
 

@@ -8,8 +8,8 @@
 
 #include "lib/base/io/file.h"
 #include "lib/jobs/compress/compress.h"
-#include "tests/support/decoder_golden.h"
 #include "tests/support/message.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {

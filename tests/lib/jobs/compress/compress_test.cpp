@@ -22,8 +22,8 @@
 #include "lib/run/collect/collect.h"
 #include "lib/write/transform/open_to_convert.h"
 #include "tests/support/checkpoint_builder.h"
-#include "tests/support/decoder_golden.h"
 #include "tests/support/message.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {

@@ -10,8 +10,8 @@
 #include "lib/jobs/convert/convert.h"
 #include "lib/write/transform/open_to_convert.h"
 #include "tests/support/conversion.h"
-#include "tests/support/decoder_golden.h"
 #include "tests/support/message.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {

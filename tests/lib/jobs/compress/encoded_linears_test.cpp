@@ -9,8 +9,8 @@
 #include "lib/jobs/compress/compress.h"
 #include "lib/jobs/convert/convert.h"
 #include "lib/write/transform/open_to_convert.h"
-#include "tests/support/decoder_golden.h"
 #include "tests/support/message.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {

@@ -9,8 +9,8 @@
 #include "lib/jobs/compress/compress.h"
 #include "lib/recipe/statistics/statistics.h"
 #include "lib/run/collect/collect.h"
-#include "tests/support/decoder_golden.h"
 #include "tests/support/message.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {

@@ -14,11 +14,11 @@
 #include "lib/lint/lint.h"
 #include "lib/look/inspect/inspect.h"
 #include "tests/support/conversion.h"
-#include "tests/support/float_weights.h"
 #include "tests/support/message.h"
 #include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
-#include "tests/support/stored_weights.h"
+#include "tests/support/weights/float_weights.h"
+#include "tests/support/weights/stored_weights.h"
 
 namespace families_test {
 

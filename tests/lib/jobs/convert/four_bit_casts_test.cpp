@@ -10,10 +10,10 @@
 #include "formats/e4m3.h"
 #include "formats/half.h"
 #include "tests/support/conversion.h"
-#include "tests/support/float_weights.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
-#include "tests/support/stored_weights.h"
+#include "tests/support/weights/float_weights.h"
+#include "tests/support/weights/stored_weights.h"
 
 namespace four_bit_casts_test {
 

@@ -6,10 +6,10 @@
 #include "formats/error.h"
 #include "lib/base/io/file.h"
 #include "tests/support/conversion.h"
-#include "tests/support/float_weights.h"
 #include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
-#include "tests/support/stored_weights.h"
+#include "tests/support/weights/float_weights.h"
+#include "tests/support/weights/stored_weights.h"
 
 namespace fp8_checkpoint_test {
 

@@ -9,7 +9,7 @@
 #include "tests/support/conversion.h"
 #include "tests/support/diff_of.h"
 #include "tests/support/message.h"
-#include "tests/support/stored_int4.h"
+#include "tests/support/weights/stored_int4.h"
 
 namespace int4_sources_test {
 

@@ -9,8 +9,8 @@
 #include "lib/base/io/file.h"
 #include "tests/support/conversion.h"
 #include "tests/support/edits.h"
-#include "tests/support/float_weights.h"
 #include "tests/support/scratch.h"
+#include "tests/support/weights/float_weights.h"
 
 // Weights of F16 that compressed-tensors takes to 0 in MX formats are counted.
 

@@ -8,10 +8,10 @@
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/diff_of.h"
-#include "tests/support/float_weights.h"
 #include "tests/support/message.h"
 #include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
+#include "tests/support/weights/float_weights.h"
 
 /// What a stored weight means: everything that changes it is refused, never read as if it were not there.
 namespace meaning_test {

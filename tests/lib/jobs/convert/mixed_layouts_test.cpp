@@ -9,7 +9,7 @@
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/scratch.h"
-#include "tests/support/stored_experts.h"
+#include "tests/support/weights/stored_experts.h"
 
 namespace mixed_layouts_test {
 

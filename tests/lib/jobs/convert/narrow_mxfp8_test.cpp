@@ -10,9 +10,9 @@
 #include "lib/source/dialects/scheme.h"
 #include "tests/support/conversion.h"
 #include "tests/support/edits.h"
-#include "tests/support/float_weights.h"
 #include "tests/support/scratch.h"
-#include "tests/support/stored_weights.h"
+#include "tests/support/weights/float_weights.h"
+#include "tests/support/weights/stored_weights.h"
 
 // MXFP8 of K = 32 has one scale a row, and is no FP8 with a scale a row.
 

@@ -8,10 +8,10 @@
 #include "kernels/numbers/quantize.h"
 #include "lib/base/io/file.h"
 #include "tests/support/conversion.h"
-#include "tests/support/float_weights.h"
 #include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
-#include "tests/support/stored_weights.h"
+#include "tests/support/weights/float_weights.h"
+#include "tests/support/weights/stored_weights.h"
 
 namespace quantize_sources_test {
 

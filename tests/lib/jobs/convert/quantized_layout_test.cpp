@@ -11,12 +11,12 @@
 #include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/write/transform/open_to_convert.h"
 #include "tests/support/conversion.h"
-#include "tests/support/float_weights.h"
-#include "tests/support/kept_tensors.h"
 #include "tests/support/message.h"
 #include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
-#include "tests/support/stored_weights.h"
+#include "tests/support/weights/float_weights.h"
+#include "tests/support/weights/kept_tensors.h"
+#include "tests/support/weights/stored_weights.h"
 
 namespace quantized_layout_test {
 

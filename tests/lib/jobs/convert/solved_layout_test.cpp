@@ -12,11 +12,11 @@
 #include "lib/recipe/statistics/statistics.h"
 #include "lib/write/transform/open_to_convert.h"
 #include "tests/support/conversion.h"
-#include "tests/support/float_weights.h"
 #include "tests/support/message.h"
 #include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
-#include "tests/support/statistics_builder.h"
+#include "tests/support/weights/float_weights.h"
+#include "tests/support/weights/statistics_builder.h"
 
 namespace solved_layout_test {
 

@@ -14,10 +14,10 @@
 #include "lib/source/checkpoint/configured_quantization.h"
 #include "lib/source/dialects/loader_lookup.h"
 #include "tests/support/edits.h"
-#include "tests/support/float_weights.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
-#include "tests/support/stored_weights.h"
+#include "tests/support/weights/float_weights.h"
+#include "tests/support/weights/stored_weights.h"
 
 // What goes wrong with mixed checkpoints, mostly without a message. Each trap is set here.
 

@@ -9,9 +9,9 @@
 #include "lib/look/diff/diff.h"
 #include "lib/recipe/artifact/open_unpacked.h"
 #include "tests/support/conversion.h"
-#include "tests/support/float_weights.h"
 #include "tests/support/one_rule.h"
-#include "tests/support/stored_weights.h"
+#include "tests/support/weights/float_weights.h"
+#include "tests/support/weights/stored_weights.h"
 
 namespace diff_dialects_test {
 

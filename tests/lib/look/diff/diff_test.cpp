@@ -11,8 +11,8 @@
 #include "lib/look/diff/gate.h"
 #include "tests/support/conversion.h"
 #include "tests/support/diff_of.h"
-#include "tests/support/float_weights.h"
-#include "tests/support/stored_weights.h"
+#include "tests/support/weights/float_weights.h"
+#include "tests/support/weights/stored_weights.h"
 
 namespace diff_test {
 

@@ -8,7 +8,7 @@
 
 #include "lib/look/metrics/moved_weights.h"
 #include "tests/support/diff_of.h"
-#include "tests/support/stored_weights.h"
+#include "tests/support/weights/stored_weights.h"
 
 // What is elsewhere in another checkpoint is named: by numbers, whatever the format.
 

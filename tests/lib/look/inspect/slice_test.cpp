@@ -9,7 +9,7 @@
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"
 #include "tests/support/one_rule.h"
-#include "tests/support/stored_weights.h"
+#include "tests/support/weights/stored_weights.h"
 
 namespace slice_test {
 

@@ -8,7 +8,7 @@
 
 #include "formats/error.h"
 #include "kernels/numbers/casts.h"
-#include "tests/support/golden_quantize.h"
+#include "tests/support/weights/golden_quantize.h"
 
 namespace expected_mx_test {
 

@@ -16,9 +16,9 @@
 #include "kernels/numbers/quantize.h"
 #include "kernels/pack/prune.h"
 #include "tests/support/conversion.h"
-#include "tests/support/float_weights.h"
-#include "tests/support/golden_quantize.h"
 #include "tests/support/scratch.h"
+#include "tests/support/weights/float_weights.h"
+#include "tests/support/weights/golden_quantize.h"
 
 using namespace twofour;
 

@@ -12,7 +12,7 @@
 #include "lib/prove/validate/check_layers.h"
 #include "tests/support/conversion.h"
 #include "tests/support/one_rule.h"
-#include "tests/support/stored_weights.h"
+#include "tests/support/weights/stored_weights.h"
 
 namespace value_check_test {
 

@@ -10,10 +10,10 @@
 #include "lib/source/checkpoint/linears.h"
 #include "tests/lib/prove/validate/planted.h"
 #include "tests/support/conversion.h"
-#include "tests/support/float_weights.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
-#include "tests/support/stored_int4.h"
+#include "tests/support/weights/float_weights.h"
+#include "tests/support/weights/stored_int4.h"
 
 // The linker puts these functions in the place of the encoder's (--wrap in tests/CMakeLists.txt): convert and
 // validate run in one program whose encoder is wrong, so that only a derivation of validate's own notices.

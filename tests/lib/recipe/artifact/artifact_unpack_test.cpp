@@ -8,9 +8,9 @@
 #include "lib/recipe/artifact/open_unpacked.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
-#include "tests/support/kept_tensors.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
+#include "tests/support/weights/kept_tensors.h"
 
 namespace artifact_unpack_test {
 

@@ -10,10 +10,10 @@
 
 #include "lib/recipe/statistics/merge_statistics.h"
 #include "lib/recipe/statistics/solving.h"
-#include "tests/support/float_weights.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
-#include "tests/support/statistics_builder.h"
+#include "tests/support/weights/float_weights.h"
+#include "tests/support/weights/statistics_builder.h"
 
 namespace check_statistics_test {
 

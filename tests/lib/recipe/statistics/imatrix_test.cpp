@@ -10,9 +10,9 @@
 #include "lib/base/io/file.h"
 #include "lib/recipe/statistics/statistics.h"
 #include "tests/support/checkpoint_builder.h"
-#include "tests/support/float_weights.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
+#include "tests/support/weights/float_weights.h"
 
 namespace imatrix_test {
 

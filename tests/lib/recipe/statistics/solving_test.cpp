@@ -9,7 +9,7 @@
 
 #include "lib/prove/expected/expected_hessian.h"
 #include "tests/support/scratch.h"
-#include "tests/support/statistics_builder.h"
+#include "tests/support/weights/statistics_builder.h"
 
 namespace solving_test {
 

@@ -18,8 +18,8 @@
 #include "lib/recipe/statistics/check_statistics.h"
 #include "lib/recipe/statistics/merge_statistics.h"
 #include "lib/recipe/statistics/statistics.h"
-#include "tests/support/decoder_golden.h"
 #include "tests/support/message.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {

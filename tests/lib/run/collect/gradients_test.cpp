@@ -17,8 +17,8 @@
 #include "lib/recipe/statistics/statistics.h"
 #include "lib/run/collect/collect.h"
 #include "lib/run/gradients/gradients.h"
-#include "tests/support/decoder_golden.h"
 #include "tests/support/message.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {

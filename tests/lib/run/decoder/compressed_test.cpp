@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "lib/run/decoder/decoder.h"
-#include "tests/support/decoder_golden.h"
 #include "tests/support/message.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/scratch.h"
 
 // DeepSeek-V4: any pieces of a text, names of files, and configs.

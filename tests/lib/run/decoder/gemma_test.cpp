@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "lib/run/decoder/decoder.h"
-#include "tests/support/decoder_golden.h"
 #include "tests/support/message.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lib/run/decoder/decoder.h"
-#include "tests/support/decoder_golden.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/scratch.h"
 
 // The blocks of hybrids in double, with the weights of golden models.

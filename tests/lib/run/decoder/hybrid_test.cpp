@@ -4,8 +4,8 @@
 #include <string>
 
 #include "lib/run/decoder/decoder.h"
-#include "tests/support/decoder_golden.h"
 #include "tests/support/message.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {

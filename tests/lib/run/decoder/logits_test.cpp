@@ -2,7 +2,7 @@
 #include <omp.h>
 
 #include "lib/run/decoder/decoder.h"
-#include "tests/support/decoder_golden.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lib/run/decoder/decoder.h"
-#include "tests/support/decoder_golden.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/scratch.h"
 
 // The blocks of Nemotron-H in double, with the weights of golden models.

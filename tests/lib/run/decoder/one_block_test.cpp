@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "lib/run/decoder/decoder.h"
-#include "tests/support/decoder_golden.h"
 #include "tests/support/message.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/scratch.h"
 
 // Nemotron-H: any pieces of a text, stages, names of files, and configs.

@@ -7,8 +7,8 @@
 
 #include "kernels/moe/router.h"
 #include "lib/run/decoder/decoder.h"
-#include "tests/support/decoder_golden.h"
 #include "tests/support/message.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {

@@ -12,8 +12,8 @@
 #include <filesystem>
 #include <numeric>
 
-#include "tests/support/decoder_golden.h"
 #include "tests/support/message.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {

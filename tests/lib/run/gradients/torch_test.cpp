@@ -13,8 +13,8 @@
 
 #include "formats/error.h"
 #include "lib/run/gradients/gradients.h"
-#include "tests/support/decoder_golden.h"
 #include "tests/support/message.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {

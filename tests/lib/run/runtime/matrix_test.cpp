@@ -9,7 +9,7 @@
 #include "lib/source/checkpoint/checkpoint.h"
 #include "tests/support/device/device_experts.h"
 #include "tests/support/message.h"
-#include "tests/support/runtime_layer.h"
+#include "tests/support/models/runtime_layer.h"
 
 namespace matrix_test {
 

@@ -13,9 +13,9 @@
 #include "formats/half.h"
 #include "lib/run/decoder/decoder.h"
 #include "lib/run/runtime/artifact.h"
-#include "tests/support/decoder_golden.h"
+#include "tests/support/models/decoder_golden.h"
+#include "tests/support/models/runtime_layer.h"
 #include "tests/support/one_rule.h"
-#include "tests/support/runtime_layer.h"
 
 namespace runtime_family_routers_test {
 

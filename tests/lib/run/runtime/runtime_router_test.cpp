@@ -9,7 +9,7 @@
 #include "formats/half.h"
 #include "lib/run/runtime/artifact.h"
 #include "tests/support/message.h"
-#include "tests/support/runtime_layer.h"
+#include "tests/support/models/runtime_layer.h"
 
 namespace runtime_router_test {
 

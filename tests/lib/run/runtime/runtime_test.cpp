@@ -8,7 +8,7 @@
 #include "lib/base/io/file.h"
 #include "tests/support/device/device_experts.h"
 #include "tests/support/message.h"
-#include "tests/support/runtime_layer.h"
+#include "tests/support/models/runtime_layer.h"
 
 namespace runtime_test {
 

@@ -4,7 +4,7 @@
 
 #include "lib/base/io/file.h"
 #include "tests/support/message.h"
-#include "tests/support/stored_int4.h"
+#include "tests/support/weights/stored_int4.h"
 
 namespace config_terms_test {
 

@@ -7,7 +7,7 @@
 #include "lib/source/dialects/configured_scheme.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
-#include "tests/support/stored_int4.h"
+#include "tests/support/weights/stored_int4.h"
 
 namespace contradictions_test {
 

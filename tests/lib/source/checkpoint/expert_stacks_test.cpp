@@ -5,7 +5,7 @@
 #include "lib/source/checkpoint/linears.h"
 #include "lib/source/checkpoint/weight_terms.h"
 #include "tests/support/message.h"
-#include "tests/support/stored_weights.h"
+#include "tests/support/weights/stored_weights.h"
 
 namespace expert_stacks_test {
 

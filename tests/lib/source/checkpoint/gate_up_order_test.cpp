@@ -4,7 +4,7 @@
 
 #include "lib/source/checkpoint/linears.h"
 #include "tests/support/message.h"
-#include "tests/support/stored_weights.h"
+#include "tests/support/weights/stored_weights.h"
 
 namespace gate_up_order_test {
 

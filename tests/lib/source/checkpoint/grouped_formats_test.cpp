@@ -7,7 +7,7 @@
 #include "formats/e2m1.h"
 #include "lib/source/checkpoint/linears.h"
 #include "tests/support/message.h"
-#include "tests/support/stored_weights.h"
+#include "tests/support/weights/stored_weights.h"
 
 // MXFP6 and NVFP4 with block scales for 32 weights.
 

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "lib/source/checkpoint/linears.h"
-#include "tests/support/stored_int4.h"
+#include "tests/support/weights/stored_int4.h"
 
 namespace int4_golden_test {
 

@@ -6,7 +6,7 @@
 #include "formats/error.h"
 #include "lib/source/checkpoint/linears.h"
 #include "tests/support/message.h"
-#include "tests/support/stored_int4.h"
+#include "tests/support/weights/stored_int4.h"
 
 namespace int4_test {
 

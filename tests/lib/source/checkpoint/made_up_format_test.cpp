@@ -5,7 +5,7 @@
 #include "lib/source/checkpoint/linears.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/scratch.h"
-#include "tests/support/stored_weights.h"
+#include "tests/support/weights/stored_weights.h"
 
 namespace made_up_format_test {
 

@@ -6,7 +6,7 @@
 #include "lib/source/checkpoint/weight_terms.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/message.h"
-#include "tests/support/stored_weights.h"
+#include "tests/support/weights/stored_weights.h"
 
 namespace weight_terms_test {
 

@@ -7,7 +7,7 @@
 
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/scratch.h"
-#include "tests/support/stored_weights.h"
+#include "tests/support/weights/stored_weights.h"
 
 namespace weights_test {
 

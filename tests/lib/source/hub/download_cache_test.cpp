@@ -11,7 +11,7 @@
 #include "lib/base/io/file.h"
 #include "lib/source/hub/remote_source.h"
 #include "tests/support/environment.h"
-#include "tests/support/hub_server.h"
+#include "tests/support/hub/hub_server.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
 

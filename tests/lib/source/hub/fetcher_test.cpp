@@ -5,7 +5,7 @@
 #include <atomic>
 
 #include "tests/support/environment.h"
-#include "tests/support/http_server.h"
+#include "tests/support/hub/http_server.h"
 #include "tests/support/message.h"
 
 namespace fetcher_test {

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "lib/source/checkpoint/checkpoint.h"
-#include "tests/support/hub_fixture.h"
+#include "tests/support/hub/hub_fixture.h"
 
 namespace listing_test {
 

@@ -9,7 +9,7 @@
 
 #include "lib/source/checkpoint/checkpoint.h"
 #include "lib/source/hub/sha.h"
-#include "tests/support/hub_fixture.h"
+#include "tests/support/hub/hub_fixture.h"
 
 namespace remote_source_test {
 

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "lib/source/hub/download_cache.h"
-#include "tests/support/hub_fixture.h"
+#include "tests/support/hub/hub_fixture.h"
 
 namespace unpinned_test {
 

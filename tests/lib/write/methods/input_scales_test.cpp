@@ -16,10 +16,10 @@
 #include "lib/lint/lint.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
-#include "tests/support/float_weights.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
-#include "tests/support/stored_weights.h"
+#include "tests/support/weights/float_weights.h"
+#include "tests/support/weights/stored_weights.h"
 
 namespace input_scales_test {
 

@@ -10,11 +10,11 @@
 #include "lib/write/transform/open_to_convert.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
-#include "tests/support/float_weights.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
-#include "tests/support/stored_int4.h"
-#include "tests/support/stored_weights.h"
+#include "tests/support/weights/float_weights.h"
+#include "tests/support/weights/stored_int4.h"
+#include "tests/support/weights/stored_weights.h"
 
 namespace mixed_outputs_test {
 

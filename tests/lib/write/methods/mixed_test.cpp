@@ -13,7 +13,7 @@
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
-#include "tests/support/stored_weights.h"
+#include "tests/support/weights/stored_weights.h"
 
 namespace twofour {
 namespace {
