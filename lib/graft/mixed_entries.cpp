@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -57,22 +56,17 @@ class MixedWriter {
 
  private:
   void add(const Linear& m) {
-    WrittenModule one{m.name};
-    if (m.format->coded) {
-      const Scheme scheme = scheme_of(result_, m);
-      Json entry = entry_of(m, scheme);
-      if (entry.is_null() || !is_spelled(m, scheme)) {
-        problems_.add(
-            "{}: expected a format and names of the {} dialect, which the result is "
-            "written in, found {}; convert it by twofour convert first",
-            result_.tensors()[m.weight].name, dialect_->name, describe(scheme));
-        return;
-      }
-      const auto at = std::find(model_.entries.begin(), model_.entries.end(), entry);
-      one.entry = static_cast<size_t>(at - model_.entries.begin());
-      if (at == model_.entries.end()) model_.entries.push_back(std::move(entry));
+    if (!m.format->coded) return model_.add(m.name);
+    const Scheme scheme = scheme_of(result_, m);
+    Json entry = entry_of(m, scheme);
+    if (entry.is_null() || !is_spelled(m, scheme)) {
+      problems_.add(
+          "{}: expected a format and names of the {} dialect, which the result is "
+          "written in, found {}; convert it by twofour convert first",
+          result_.tensors()[m.weight].name, dialect_->name, describe(scheme));
+      return;
     }
-    model_.modules.push_back(std::move(one));
+    model_.add(m.name, scheme, std::move(entry));
   }
 
   /// The entry for a module. Groups of compressed-tensors also describe activations, which the tensors do not

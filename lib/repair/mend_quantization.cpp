@@ -77,31 +77,20 @@ class ConfigWriter {
   }
 
   void add(const Linear& m) {
-    WrittenModule one{m.name};
-    if (m.format->coded) {
-      const Scheme scheme = scheme_of(c_, m);
-      Json entry = dialect_->entry(scheme);
-      if (entry.is_null()) {
-        throw Error("quantization_config: expected formats that " + std::string(dialect_->name) +
-                    " can name, found " + describe(scheme) + " at " + m.name);
-      }
-      const auto at = std::find(model_.entries.begin(), model_.entries.end(), entry);
-      one.entry = static_cast<size_t>(at - model_.entries.begin());
-      if (at == model_.entries.end()) {
-        model_.entries.push_back(std::move(entry));
-        schemes_.push_back(scheme);
-      }
+    if (!m.format->coded) return model_.add(m.name);
+    const Scheme scheme = scheme_of(c_, m);
+    Json entry = dialect_->entry(scheme);
+    if (entry.is_null()) {
+      throw Error("quantization_config: expected formats that " + std::string(dialect_->name) +
+                  " can name, found " + describe(scheme) + " at " + m.name);
     }
-    model_.modules.push_back(std::move(one));
+    model_.add(m.name, scheme, std::move(entry));
   }
 
   ConfigEntries written() const {
     if (model_.entries.size() == 1 && dialect_->config != nullptr) {
-      QuantizedConfig config = {dialect_->patterns(model_.unquantized), model_.fp8_kv_cache};
-      for (const WrittenModule& m : model_.modules) {
-        if (m.entry && is_head(m.name)) config.heads.push_back(m.name);
-      }
-      ConfigEntries entries = dialect_->config(config, schemes_[0]);
+      ConfigEntries entries = dialect_->config(
+          {dialect_->patterns(model_.unquantized), model_.fp8_kv_cache, model_.heads()}, model_.schemes[0]);
       if (!entries.quantization_config.is_null()) return entries;
     }
     if (dialect_->mixed_config == nullptr) {
@@ -114,7 +103,6 @@ class ConfigWriter {
   const Checkpoint& c_;
   const OutputDialect* dialect_;
   WrittenModel model_;
-  std::vector<Scheme> schemes_;  ///< of the entries
 };
 
 /// `now` in the order of `before`: keys of objects, and texts of lists. With `keeps`, members that only
@@ -210,7 +198,7 @@ Json gpt_oss_entry(const Checkpoint& c) {
           {"quant_method", "mxfp4"}};
 }
 
-/// What is known of the first quantized module of a checkpoint.
+/// The scheme and the name of the first quantized module of a checkpoint.
 std::string first_coded(const Checkpoint& c) {
   Problems ignored;
   for (const Linear& m : find_weight_modules(c, ignored)) {

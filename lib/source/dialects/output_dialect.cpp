@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "formats/error.h"
+#include "formats/module_roles.h"
 #include "lib/base/findings/options.h"
 #include "lib/base/names/config_pattern.h"
 #include "lib/source/checkpoint/model_config.h"
@@ -22,6 +23,22 @@ const Nvfp4Dialect* single_nvfp4_dialect(std::string_view name) {
 std::vector<int64_t> two_axis_scale_shape(int64_t n, int64_t k, const Scheme& s) {
   if (s.granularity == Granularity::kRow) return {n, 1};
   return {count_blocks(n, s.rows), count_blocks(k, s.cols)};
+}
+
+void WrittenModel::add(std::string name, const Scheme& scheme, Json entry) {
+  const auto at = std::find(entries.begin(), entries.end(), entry);
+  modules.push_back({std::move(name), static_cast<size_t>(at - entries.begin())});
+  if (at != entries.end()) return;
+  entries.push_back(std::move(entry));
+  schemes.push_back(scheme);
+}
+
+std::vector<std::string> WrittenModel::heads() const {
+  std::vector<std::string> names;
+  for (const WrittenModule& m : modules) {
+    if (m.entry && is_head(m.name)) names.push_back(m.name);
+  }
+  return names;
 }
 
 std::vector<std::string> OutputDialect::patterns(const std::vector<std::string>& globs) const {

@@ -44,6 +44,14 @@ struct WrittenModel {
   std::vector<std::string> unquantized = {};  ///< linears that are not quantized, as globs or names
   bool fp8_kv_cache = false;
   const Checkpoint* source = nullptr;  ///< the source checkpoint; set before any dialect reads the model
+  std::vector<Scheme> schemes = {};    ///< the schemes of `entries`, in the same order
+
+  /// Adds a linear that is not quantized.
+  void add(std::string name) { modules.push_back({std::move(name)}); }
+  /// Adds a quantized linear, and its entry if that is new.
+  void add(std::string name, const Scheme& scheme, Json entry);
+  /// The names of quantized heads.
+  std::vector<std::string> heads() const;
 };
 
 /// The names, types and shapes of the tensors of a quantized linear in one dialect.

@@ -11,7 +11,7 @@
 #include "lib/source/checkpoint/model_config.h"
 #include "lib/source/checkpoint/quantization_config.h"
 #include "lib/source/dialects/loader_lookup.h"
-#include "lib/write/plan/auxiliary_files.h"
+#include "lib/write/plan/artifact_texts.h"
 
 namespace twofour {
 
@@ -47,23 +47,15 @@ void WrittenConfig::add(std::string module, size_t weight, const Scheme& scheme)
 
 void WrittenConfig::add(std::string module, size_t weight, const Scheme& scheme, Json entry) {
   described_[weight] = true;
-  WrittenModule one{std::move(module)};
-  if (scheme.format->coded) {
-    if (entry.is_null()) {
-      problems_.add(fmt::format("{}: expected a format that {} can name{}, found {}", source_.where(weight),
-                                dialect_ == nullptr ? "a configuration in the source's dialect"
-                                                    : fmt::format("the {} dialect", dialect_->name),
-                                is_for_layouts() ? " beside layouts, or an earlier run that converts it" : "",
-                                describe(scheme)));
-    }
-    const auto at = std::find(model_.entries.begin(), model_.entries.end(), entry);
-    one.entry = static_cast<size_t>(at - model_.entries.begin());
-    if (at == model_.entries.end()) {
-      model_.entries.push_back(std::move(entry));
-      schemes_.push_back(scheme);
-    }
+  if (!scheme.format->coded) return model_.add(std::move(module));
+  if (entry.is_null()) {
+    problems_.add(fmt::format("{}: expected a format that {} can name{}, found {}", source_.where(weight),
+                              dialect_ == nullptr ? "a configuration in the source's dialect"
+                                                  : fmt::format("the {} dialect", dialect_->name),
+                              is_for_layouts() ? " beside layouts, or an earlier run that converts it" : "",
+                              describe(scheme)));
   }
-  model_.modules.push_back(std::move(one));
+  model_.add(std::move(module), scheme, std::move(entry));
 }
 
 void WrittenConfig::add_kept(const Linear& m) {
@@ -83,16 +75,16 @@ std::vector<Scheme> WrittenConfig::expert_schemes() const {
   std::vector<Scheme> all;
   for (const WrittenModule& m : model_.modules) {
     if (m.entry && module_role(m.name, layers_) == ModuleRole::kRoutedExperts)
-      all.push_back(schemes_[*m.entry]);
+      all.push_back(model_.schemes[*m.entry]);
   }
   return all;
 }
 
 void WrittenConfig::note_odd_scale_types(std::optional<DType> wanted) {
-  const auto odd = std::find_if(schemes_.begin(), schemes_.end(), [&](const Scheme& s) {
+  const auto odd = std::find_if(model_.schemes.begin(), model_.schemes.end(), [&](const Scheme& s) {
     return wanted && s.format->tiles && (s.scale_type == DType::kF32) != (wanted == DType::kF32);
   });
-  if (odd == schemes_.end()) return;
+  if (odd == model_.schemes.end()) return;
   findings_.push_back(
       {Severity::kWarning, "unlike-scale-types", source_.path().string(),
        fmt::format("FP8 scales in {} are written beside experts for which loaders of {} read {} "
@@ -107,7 +99,7 @@ void WrittenConfig::refuse_odd_drafts() {
   const bool fp8 = experts[0].format->tiles;
   for (const WrittenModule& m : model_.modules) {
     if (!m.entry || !is_draft_expert(m.name, layers_)) continue;
-    const Scheme& own = schemes_[*m.entry];
+    const Scheme& own = model_.schemes[*m.entry];
     if (own.format->tiles == fp8) continue;
     problems_.add(
         fmt::format("{}: expected the draft's experts in {} (as the model's), because loaders of {} read "
@@ -140,18 +132,15 @@ ConfigEntries WrittenConfig::entries() {
   if (!problems_.empty()) return {};  // the list of entries may be empty
   for (const std::string& split : find_split_layers(model_)) problems_.add(split);
   // If formats only stay, the source's own entries are used.
-  const bool has_words = !dialect_->entry(schemes_[0]).is_null();
+  const bool has_words = !dialect_->entry(model_.schemes[0]).is_null();
   if (model_.entries.size() == 1 && dialect_->config != nullptr && has_words) {
-    QuantizedConfig config = {dialect_->patterns(model_.unquantized), model_.fp8_kv_cache};
-    for (const WrittenModule& m : model_.modules) {
-      if (m.entry && is_head(m.name)) config.heads.push_back(m.name);
-    }
-    return checked(dialect_->config(config, schemes_[0]));
+    return checked(dialect_->config(
+        {dialect_->patterns(model_.unquantized), model_.fp8_kv_cache, model_.heads()}, model_.schemes[0]));
   }
   if (dialect_->mixed_config == nullptr) {
     throw Error(fmt::format("{}: expected one format, because it describes only one, found {} and {}",
-                            spelled(keys::kDialect, dialect_->name, author_), describe(schemes_[0]),
-                            describe(schemes_.back())));
+                            spelled(keys::kDialect, dialect_->name, author_), describe(model_.schemes[0]),
+                            describe(model_.schemes.back())));
   }
   ConfigEntries entries = dialect_->mixed_config(model_);
   return problems_.empty() ? checked(std::move(entries)) : entries;

@@ -80,7 +80,6 @@ class WrittenConfig {
   const int64_t layers_;
   const OutputDialect* dialect_ = nullptr;
   WrittenModel model_;
-  std::vector<Scheme> schemes_;         ///< the schemes of model_.entries, in the same order
   std::vector<bool> described_;         ///< by index of the weights' tensor; true if a linear with these
                                         ///< weights was added
   std::optional<SourceGroups> groups_;  ///< the groups of the source's own configuration
