@@ -1,6 +1,5 @@
 #include <fstream>
 
-#include "lib/write/plan/auxiliary_files.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/one_rule.h"

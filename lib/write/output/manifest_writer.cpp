@@ -5,7 +5,7 @@
 #include "formats/error.h"
 #include "formats/json.h"
 #include "lib/base/findings/version.h"
-#include "lib/write/plan/auxiliary_files.h"
+#include "lib/write/plan/artifact_texts.h"
 
 namespace twofour {
 namespace {

@@ -7,7 +7,6 @@
 #include "formats/error.h"
 #include "lib/recipe/artifact/manifest.h"
 #include "lib/source/checkpoint/checkpoint.h"
-#include "lib/write/plan/auxiliary_files.h"
 #include "lib/write/plan/plan.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
