@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "lib/synth/shapes.h"
@@ -52,10 +51,6 @@ class SynthFiles {
 /// The tensors of a module. If modules share a scale, only the module with `first` has its tensor. `floats`
 /// is the type of unquantized tensors.
 std::vector<SynthTensor> module_tensors(const SynthModule& module, bool first, DType floats);
-
-/// The names and texts of the files beside the weights. They are the published configuration, and a tokenizer
-/// with one token, which is enough for loaders to start.
-std::vector<std::pair<std::string, std::string>> synth_auxiliary_files(const SynthModel& model);
 
 /// Writes the weight files of a synthetic checkpoint as sparse files, for programs that read only headers.
 /// Headers and sizes are true, the scales of matrices are all 1, and weights are holes, so that terabytes

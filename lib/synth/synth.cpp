@@ -12,6 +12,7 @@
 #include "lib/base/threads/interrupt.h"
 #include "lib/base/threads/job_queue.h"
 #include "lib/source/checkpoint/checkpoint.h"
+#include "lib/synth/auxiliary_files.h"
 #include "lib/synth/plan.h"
 #include "lib/synth/weights.h"
 #include "lib/write/output/output_directory.h"

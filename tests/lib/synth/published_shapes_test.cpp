@@ -19,6 +19,7 @@
 #include "lib/base/io/hash.h"
 #include "lib/base/names/pattern.h"
 #include "lib/source/checkpoint/checkpoint.h"
+#include "lib/synth/auxiliary_files.h"
 #include "lib/synth/plan.h"
 #include "lib/synth/synth.h"
 #include "lib/synth/weights.h"
@@ -395,7 +396,7 @@ TEST_CASE("a small checkpoint holds the drawn weights in every format") {
     for (const SynthModule& m : c.modules) {
       if (m.format == nullptr) continue;
       ++quantized;
-      // Of experts that are alike the first.
+      // The first of experts that are alike.
       if (m.name().find(".experts.") != std::string::npos &&
           m.name().find(".experts.0.") == std::string::npos)
         continue;

@@ -1,3 +1,4 @@
+#include "lib/synth/auxiliary_files.h"
 #include "lib/synth/plan.h"
 
 #include <doctest/doctest.h>
