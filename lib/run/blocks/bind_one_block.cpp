@@ -1,22 +1,15 @@
-#include <fmt/format.h>
-
 #include <string>
 
-#include "formats/error.h"
-#include "lib/run/blocks/state.h"
-#include "lib/source/model/parameters.h"
+#include "lib/run/blocks/layer_binder.h"
 
 namespace twofour {
 namespace {
 
 /// The weights of one layer of Nemotron-H, whose block is "mixer" whatever its kind.
-class OneBlockBinder {
+class OneBlockBinder : LayerBinder {
  public:
   OneBlockBinder(DecoderState& state, const FamilySizes& sizes, int64_t layer)
-      : s_(state),
-        sizes_(sizes),
-        layer_(layer),
-        prefix_(fmt::format("{}layers.{}.", state.weights.prefix(), layer)) {}
+      : LayerBinder(state, sizes, layer, "backbone.layers.#.") {}
 
   LayerWeights bind() {
     LayerWeights w;
@@ -37,27 +30,11 @@ class OneBlockBinder {
   }
 
  private:
-  /// The parameter that the row of the family must have in this layer.
-  Parameter expected(const std::string& name) const {
-    if (const auto found = find_parameter(sizes_, "backbone.layers.#." + name, layer_)) return *found;
-    throw Error(fmt::format("{}: expected the size of {}{} in it, found none",
-                            (s_.checkpoint.path() / "config.json").string(), prefix_, name));
-  }
-  ModelMatrix matrix(const std::string& name) {
-    const Parameter p = expected(name);
-    return s_.weights.matrix(prefix_ + name, p.n, p.k, p.has_bias);
-  }
-  ModelVector vector(const std::string& name, const char* suffix = ".weight") {
-    return s_.weights.vector(prefix_ + name + suffix, expected(name).n);
-  }
-
   void bind_state_space(StateSpaceWeights& w, std::vector<InputGroup>& groups) {
     w.in = matrix("mixer.in_proj");
     w.out = matrix("mixer.out_proj");
-    const Parameter convolution = expected("mixer.conv1d");
-    w.convolution = s_.weights.tensor(prefix_ + "mixer.conv1d.weight", {convolution.n, 1, convolution.k});
-    if (convolution.has_bias)
-      w.convolution_bias = s_.weights.vector(prefix_ + "mixer.conv1d.bias", convolution.n);
+    w.convolution = convolution("mixer.conv1d");
+    if (expected("mixer.conv1d").has_bias) w.convolution_bias = vector("mixer.conv1d", ".bias");
     w.a_log = vector("mixer.A_log", "");
     w.d = vector("mixer.D", "");
     w.dt_bias = vector("mixer.dt_bias", "");
@@ -92,11 +69,6 @@ class OneBlockBinder {
     f.latent_in = matrix("mixer.fc1_latent_proj");
     f.latent_out = matrix("mixer.fc2_latent_proj");
   }
-
-  DecoderState& s_;
-  const FamilySizes& sizes_;
-  int64_t layer_;
-  std::string prefix_;
 };
 
 }  // namespace

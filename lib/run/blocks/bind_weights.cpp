@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "formats/error.h"
-#include "lib/run/blocks/state.h"
-#include "lib/source/model/parameters.h"
+#include "lib/run/blocks/layer_binder.h"
 
 namespace twofour {
 namespace {
@@ -14,14 +13,11 @@ namespace {
 /// Number of weights of two matrices that are compared in one go.
 constexpr int64_t kCompared = 1 << 20;
 
-/// The weights of one layer.
-class LayerBinder {
+/// The weights of one layer of two halves.
+class TwoHalvesBinder : LayerBinder {
  public:
-  LayerBinder(DecoderState& state, const FamilySizes& sizes, int64_t layer)
-      : s_(state),
-        sizes_(sizes),
-        layer_(layer),
-        prefix_(fmt::format("{}layers.{}.", state.weights.prefix(), layer)) {}
+  TwoHalvesBinder(DecoderState& state, const FamilySizes& sizes, int64_t layer)
+      : LayerBinder(state, sizes, layer, "model.layers.#.") {}
 
   LayerWeights bind() {
     LayerWeights w;
@@ -40,24 +36,6 @@ class LayerBinder {
   }
 
  private:
-  std::optional<Parameter> row(const std::string& name) const {
-    return find_parameter(sizes_, "model.layers.#." + name, layer_);
-  }
-  bool has_row(const std::string& name) const { return row(name).has_value(); }
-  /// The parameter that the row of the family must have in this layer.
-  Parameter expected(const std::string& name) const {
-    if (const auto found = row(name)) return *found;
-    throw Error(fmt::format("{}: expected the size of {}{} in it, found none",
-                            (s_.checkpoint.path() / "config.json").string(), prefix_, name));
-  }
-  ModelMatrix matrix(const std::string& name) {
-    const Parameter p = expected(name);
-    return s_.weights.matrix(prefix_ + name, p.n, p.k, p.has_bias);
-  }
-  ModelVector vector(const std::string& name, const char* suffix = ".weight") {
-    return s_.weights.vector(prefix_ + name + suffix, expected(name).n);
-  }
-
   /// A norm of the family's kind.
   ModelVector norm(const std::string& name) {
     ModelVector v = vector(name);
@@ -75,9 +53,7 @@ class LayerBinder {
       d.b = matrix("linear_attn.in_proj_b");
       d.a = matrix("linear_attn.in_proj_a");
     }
-    const Parameter convolution = expected("linear_attn.conv1d");
-    d.convolution =
-        s_.weights.tensor(prefix_ + "linear_attn.conv1d.weight", {convolution.n, 1, convolution.k});
+    d.convolution = convolution("linear_attn.conv1d");
     d.a_log = vector("linear_attn.A_log", "");
     d.dt_bias = vector("linear_attn.dt_bias", "");
     d.norm = vector("linear_attn.norm");
@@ -131,7 +107,7 @@ class LayerBinder {
   void bind_router(FeedForwardWeights& f) {
     std::string first;
     for (const std::string& name : router_names(sizes_, layer_)) {
-      const std::string below = name.substr(std::string_view("model.layers.#.").size());
+      const std::string below = name.substr(rows_.size());
       if (first.empty() || s_.weights.has(prefix_ + below)) first = below;
       if (s_.weights.has(prefix_ + below)) break;
     }
@@ -155,11 +131,6 @@ class LayerBinder {
     if (a.kv_b) a.latent_group = add_group(s_, groups, LayerStage::kLatent, {&a.kv_b});
     a.output_group = add_group(s_, groups, LayerStage::kAttentionOutput, {&a.o}, true);
   }
-
-  DecoderState& s_;
-  const FamilySizes& sizes_;
-  int64_t layer_;
-  std::string prefix_;
 };
 
 /// Throws Error if a stored head differs from the embedding to which it is tied, since loaders disagree on
@@ -203,7 +174,7 @@ void bind_weights(DecoderState& s, const FamilySizes& sizes) {
     const bool is_compressed = s.shape.mixers[at(layer)] == Mixer::kCompressed;
     s.layers.push_back(is_compressed       ? bind_compressed_layer(s, layer)
                        : s.shape.one_block ? bind_one_block(s, sizes, layer)
-                                           : LayerBinder(s, sizes, layer).bind());
+                                           : TwoHalvesBinder(s, sizes, layer).bind());
   }
   if (s.shape.streams.are_mixed()) bind_compressed_head(s);
   s.weights.refuse_unused(s.shape.layers);

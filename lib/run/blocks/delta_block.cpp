@@ -2,8 +2,7 @@
 #include <cmath>
 
 #include "kernels/attention/delta_rule.h"
-#include "kernels/device/check.h"
-#include "lib/run/blocks/state.h"
+#include "lib/run/blocks/recurrent.h"
 
 namespace twofour {
 namespace {
@@ -23,8 +22,14 @@ const float* take(const float* from, int64_t count, float*& to) {
 
 class DeltaBlock {
  public:
-  DeltaBlock(const DecoderState& state, int64_t layer, int64_t tokens)
-      : s_(state), d_(state.shape.delta), w_(state.layers[at(layer)].delta), m_(tokens) {}
+  DeltaBlock(const DecoderState& state, const DeltaShape& shape, const DeltaWeights& weights, int64_t tokens)
+      : s_(state),
+        d_(shape),
+        w_(weights),
+        m_(tokens),
+        convolution_(state.weights.read(weights.convolution)),
+        a_log_(state.weights.read(weights.a_log)),
+        dt_bias_(state.weights.read(weights.dt_bias)) {}
 
   DeltaInputs project(const std::vector<float>& x) const {
     if (!d_.by_key_head) return {product(w_.qkv, x), product(w_.z, x), product(w_.b, x), product(w_.a, x)};
@@ -51,15 +56,9 @@ class DeltaBlock {
     return in;
   }
 
-  /// Reads the vectors of the layer, once for all sequences.
-  void read_vectors() {
-    convolution_ = s_.weights.read(w_.convolution);
-    a_log_ = s_.weights.read(w_.a_log), dt_bias_ = s_.weights.read(w_.dt_bias);
-  }
-
   /// Computes what the tokens of one sequence read from its state, [count, value_heads, value_size]. `cache`
   /// has the state of the tokens before, and receives the one behind them.
-  void run(DeltaInputs& in, int64_t row, int64_t count, LayerCache& cache, float* out) const {
+  void run(const DeltaInputs& in, int64_t row, int64_t count, LayerCache& cache, float* out) const {
     const int64_t channels = d_.channels(), key_size = d_.key_size, gate = row * d_.value_heads;
     std::vector<float> mixed(at(count * channels)), decay(at(count * d_.value_heads)), beta(decay.size());
     cpu::convolve({.m = count,
@@ -90,9 +89,9 @@ class DeltaBlock {
                     out);
   }
 
-  std::vector<float> gated_norm(const std::vector<float>& read, const std::vector<float>& z) const {
+  std::vector<float> gate(const std::vector<float>& read, const DeltaInputs& in) const {
     std::vector<float> out(read.size());
-    cpu::gated_norm(read.data(), z.data(), m_ * d_.value_heads, s_.weights.read(w_.norm), s_.shape.epsilon,
+    cpu::gated_norm(read.data(), in.z.data(), m_ * d_.value_heads, s_.weights.read(w_.norm), s_.shape.epsilon,
                     out.data());
     return out;
   }
@@ -108,45 +107,14 @@ class DeltaBlock {
   const DeltaShape& d_;
   const DeltaWeights& w_;
   int64_t m_;
-  std::vector<float> convolution_, a_log_, dt_bias_;
+  const std::vector<float> convolution_, a_log_, dt_bias_;  ///< read once for all sequences
 };
-
-/// The state of a sequence without tokens.
-void clear(const DeltaShape& d, LayerCache& cache) {
-  cache.window.assign(at(d.window()), 0.0f);
-  cache.recurrent.assign(at(d.recurrent()), 0.0f);
-}
 
 }  // namespace
 
 void run_delta(const DecoderState& s, int64_t layer, std::span<const SequencePart> batch, HalfRows rows,
                const HalfRun& run) {
-  const DeltaShape& d = s.shape.delta;
-  const LayerWeights& w = s.layers[at(layer)];
-  const auto m = static_cast<int64_t>(rows.in.size()) / s.shape.hidden;
-  std::vector<float> x(rows.in.size());
-  cpu::rms_norm(rows.in.data(), m, s.weights.read(w.attention.norm), s.shape.epsilon, x.data());
-  if (run.watcher != nullptr) run.watcher->see_input(w.delta.input_group, x, {});
-  if (run.last == LayerStage::kAttentionInput || run.last == LayerStage::kLatent) return;
-
-  DeltaBlock block(s, layer, m);
-  DeltaInputs inputs = block.project(x);
-  block.read_vectors();
-  std::vector<float> read(at(m * d.values()));
-  int64_t row = 0;
-  for (const SequencePart& part : batch) {
-    LayerCache own;
-    LayerCache& cache = part.cache != nullptr ? *part.cache : own;
-    check(part.begin == 0 || at(d.recurrent()) == cache.recurrent.size(), "the state of the tokens before");
-    if (part.begin == 0) clear(d, cache);
-    block.run(inputs, row, part.count, cache, read.data() + row * d.values());
-    row += part.count;
-  }
-  const std::vector<float> gated = block.gated_norm(read, inputs.z);
-  if (run.watcher != nullptr) run.watcher->see_input(w.delta.output_group, gated, {});
-  if (run.last == LayerStage::kAttentionOutput) return;
-  s.weights.multiply(w.delta.out, gated.data(), m, x.data());
-  for (size_t i = 0; i < x.size(); ++i) rows.out[i] += x[i];
+  run_recurrent<DeltaBlock>(s, layer, s.shape.delta, s.layers[at(layer)].delta, batch, rows, run);
 }
 
 }  // namespace twofour

@@ -1,11 +1,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/attention/attention.h"
 #include "kernels/attention/delta_rule.h"
 #include "kernels/attention/state_space.h"
-#include "kernels/device/check.h"
-#include "lib/run/blocks/state.h"
+#include "lib/run/blocks/recurrent.h"
 
 namespace twofour {
 namespace {
@@ -19,8 +17,17 @@ struct StateSpaceInputs {
 
 class StateSpaceBlock {
  public:
-  StateSpaceBlock(const DecoderState& state, int64_t layer, int64_t tokens)
-      : s_(state), d_(state.shape.state_space), w_(state.layers[at(layer)].state_space), m_(tokens) {}
+  StateSpaceBlock(const DecoderState& state, const StateSpaceShape& shape, const StateSpaceWeights& weights,
+                  int64_t tokens)
+      : s_(state),
+        d_(shape),
+        w_(weights),
+        m_(tokens),
+        convolution_(state.weights.read(weights.convolution)),
+        convolution_bias_(weights.convolution_bias ? state.weights.read(weights.convolution_bias)
+                                                   : std::vector<float>()),
+        a_log_(state.weights.read(weights.a_log)),
+        skip_(state.weights.read(weights.d)) {}
 
   StateSpaceInputs project(const std::vector<float>& x) const {
     std::vector<float> all(at(m_ * d_.projected()));
@@ -37,13 +44,6 @@ class StateSpaceBlock {
     }
     cpu::time_steps(in.steps.data(), m_, s_.weights.read(w_.dt_bias), static_cast<float>(d_.least_step));
     return in;
-  }
-
-  /// Reads the vectors of the layer, once for all sequences.
-  void read_vectors() {
-    convolution_ = s_.weights.read(w_.convolution);
-    if (w_.convolution_bias) convolution_bias_ = s_.weights.read(w_.convolution_bias);
-    a_log_ = s_.weights.read(w_.a_log), skip_ = s_.weights.read(w_.d);
   }
 
   /// Computes what the tokens of one sequence read from its state, [count, values]. `cache` has the state
@@ -76,10 +76,10 @@ class StateSpaceBlock {
                      out);
   }
 
-  std::vector<float> gate_and_norm(const std::vector<float>& read, const std::vector<float>& gates) const {
+  std::vector<float> gate(const std::vector<float>& read, const StateSpaceInputs& in) const {
     std::vector<float> out(read.size());
-    cpu::gate_and_norm(read.data(), gates.data(), m_, d_.groups, s_.weights.read(w_.norm), s_.shape.epsilon,
-                       out.data());
+    cpu::gate_and_norm(read.data(), in.gates.data(), m_, d_.groups, s_.weights.read(w_.norm),
+                       s_.shape.epsilon, out.data());
     return out;
   }
 
@@ -88,7 +88,7 @@ class StateSpaceBlock {
   const StateSpaceShape& d_;
   const StateSpaceWeights& w_;
   int64_t m_;
-  std::vector<float> convolution_, convolution_bias_, a_log_, skip_;
+  const std::vector<float> convolution_, convolution_bias_, a_log_, skip_;  ///< read once for all sequences
 };
 
 }  // namespace
@@ -97,35 +97,8 @@ class StateSpaceBlock {
 // that a text says the same in any pieces.
 void run_state_space(const DecoderState& s, int64_t layer, std::span<const SequencePart> batch, HalfRows rows,
                      const HalfRun& run) {
-  const StateSpaceShape& d = s.shape.state_space;
-  const LayerWeights& w = s.layers[at(layer)];
-  const auto m = static_cast<int64_t>(rows.in.size()) / s.shape.hidden;
-  std::vector<float> x(rows.in.size());
-  cpu::rms_norm(rows.in.data(), m, s.weights.read(w.attention.norm), s.shape.epsilon, x.data());
-  if (run.watcher != nullptr) run.watcher->see_input(w.state_space.input_group, x, {});
-  if (run.last && *run.last < LayerStage::kAttentionOutput) return;
-
-  StateSpaceBlock block(s, layer, m);
-  const StateSpaceInputs in = block.project(x);
-  block.read_vectors();
-  std::vector<float> read(at(m * d.values()));
-  int64_t row = 0;
-  for (const SequencePart& part : batch) {
-    LayerCache own;
-    LayerCache& cache = part.cache != nullptr ? *part.cache : own;
-    check(part.begin == 0 || at(d.recurrent()) == cache.recurrent.size(), "the state of the tokens before");
-    if (part.begin == 0) {
-      cache.window.assign(at(d.window()), 0.0f);
-      cache.recurrent.assign(at(d.recurrent()), 0.0f);
-    }
-    block.run(in, row, part.count, cache, read.data() + row * d.values());
-    row += part.count;
-  }
-  const std::vector<float> gated = block.gate_and_norm(read, in.gates);
-  if (run.watcher != nullptr) run.watcher->see_input(w.state_space.output_group, gated, {});
-  if (run.last == LayerStage::kAttentionOutput) return;
-  s.weights.multiply(w.state_space.out, gated.data(), m, x.data());
-  for (size_t i = 0; i < x.size(); ++i) rows.out[i] += x[i];
+  run_recurrent<StateSpaceBlock>(s, layer, s.shape.state_space, s.layers[at(layer)].state_space, batch, rows,
+                                 run);
 }
 
 }  // namespace twofour
