@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "formats/e2m1.h"
+#include "formats/e2m3.h"
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
 #include "formats/half.h"

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 
 #include "formats/json/access.h"
 #include "lib/prove/mends/prove_repair.h"
@@ -24,7 +23,7 @@ std::optional<int64_t> number_in(const std::string& part) {
   return std::stoll(part);
 }
 
-/// What the tensors of a language model show of its sizes.
+/// The sizes of a language model, as far as its tensors show them.
 class ShownSizes {
  public:
   explicit ShownSizes(const MendedState& state) {
@@ -83,27 +82,6 @@ class ShownSizes {
 
 std::set<int64_t> shown_sizes(const MendedState& state, const std::string& key) {
   return ShownSizes(state).values(key);
-}
-
-bool is_out_of_range(const std::string& key, const Json& value) {
-  if (!value.is_number()) return false;
-  const double x = value.get<double>();
-  if (key == "top_p" || key == "typical_p") return !(x > 0 && x <= 1);
-  if (key == "min_p") return !(x >= 0 && x <= 1);
-  if (key == "temperature") return !(x >= 0);
-  if (key == "repetition_penalty") return !(x > 0);
-  if (key == "top_k") return x < -1;
-  if (key == "num_beams" || key == "max_new_tokens") return x < 1;
-  return false;
-}
-
-bool is_in_range(const std::string& key, const Json& value) {
-  if (!value.is_number()) return false;
-  const double x = value.get<double>();
-  if (key == "top_p") return x > 0 && x < 1;
-  if (key == "temperature" || key == "repetition_penalty") return x > 0.01 && x < 2;
-  if (key == "top_k") return x >= 1 && x <= 1000 && x == std::floor(x);
-  return false;
 }
 
 }  // namespace twofour

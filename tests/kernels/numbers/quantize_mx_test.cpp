@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "formats/e2m1.h"
+#include "formats/e2m3.h"
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
 #include "formats/half.h"
@@ -20,7 +21,7 @@ using namespace twofour;
 
 namespace {
 
-/// What one format of the two gives, with room behind it that must stay as it is.
+/// The result in one of the two formats, with room behind it that must stay as it is.
 struct Quantized {
   std::vector<uint8_t> codes, scales;
   Quantized(bool mxfp8, const MxRule& rule, const std::vector<float>& weights, Isa isa)

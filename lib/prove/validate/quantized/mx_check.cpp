@@ -1,4 +1,5 @@
 #include "formats/e2m1.h"
+#include "formats/e2m3.h"
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
 #include "lib/prove/validate/quantized/solved_check.h"

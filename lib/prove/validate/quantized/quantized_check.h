@@ -2,7 +2,7 @@
 #include <memory>
 #include <vector>
 
-#include "lib/prove/expected/expected_mx.h"
+#include "lib/prove/expected/expected_fp8_mx.h"
 #include "lib/prove/validate/quantized/group_reader.h"
 
 namespace twofour {

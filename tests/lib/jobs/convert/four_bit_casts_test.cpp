@@ -7,6 +7,7 @@
 #include <string>
 
 #include "formats/e2m1.h"
+#include "formats/e2m3.h"
 #include "formats/e4m3.h"
 #include "formats/half.h"
 #include "tests/support/conversion.h"

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string>
 
-#include "formats/e2m1.h"
+#include "formats/e2m3.h"
 #include "lib/source/checkpoint/linears.h"
 #include "tests/support/message.h"
 #include "tests/support/weights/stored_weights.h"
@@ -50,7 +50,7 @@ Tensors of_32(const StoredTensor& codes, const StoredTensor& scales, float globa
 
 StoredTensor block_scales(std::vector<int64_t> shape) { return {DType::kF8E4M3, std::move(shape), 5, 0x7F}; }
 
-/// What is wrong with the only module.
+/// The problem of the only module.
 std::string refusal(const Tensors& tensors, const std::optional<std::string>& config) {
   const Scratch scratch;
   return message_of([&] { find_weight_modules(open_checkpoint(scratch, tensors, config)); });

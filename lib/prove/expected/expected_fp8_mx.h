@@ -40,7 +40,7 @@ struct ExpectedBlock {
 /// `block` is "128x128", "32x32" or "1x128". Throws Error on other words.
 ExpectedBlock expected_block(std::string_view granularity, std::string_view block, int64_t rows, int64_t k);
 
-/// Two functions: the scale of FP8 weights whose largest magnitude is `amax`, rounded to its type, and the
+/// The scale of FP8 weights whose largest magnitude is `amax`, rounded to its type, and the
 /// code of a weight under a scale.
 float expected_fp8_scale(DType type, float amax);
 uint8_t expected_fp8(float weight, float scale);

@@ -1,4 +1,4 @@
-#include "lib/prove/expected/expected_mx.h"
+#include "lib/prove/expected/expected_fp8_mx.h"
 
 #include <fmt/format.h>
 
@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "formats/e2m1.h"
+#include "formats/e2m3.h"
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
 #include "formats/error.h"

@@ -1,4 +1,4 @@
-#include "lib/prove/expected/expected_mx.h"
+#include "lib/prove/expected/expected_fp8_mx.h"
 
 #include <doctest/doctest.h>
 
@@ -10,7 +10,7 @@
 #include "kernels/numbers/casts.h"
 #include "tests/support/weights/golden_quantize.h"
 
-namespace expected_mx_test {
+namespace expected_fp8_mx_test {
 
 using namespace twofour;
 
@@ -124,4 +124,4 @@ TEST_CASE("words without a proof are refused") {
   CHECK_THROWS_AS(expect_mx_block(ExpectedMx::kMxfp8, "", DType::kF32, weights, codes), Error);
 }
 
-}  // namespace expected_mx_test
+}  // namespace expected_fp8_mx_test
