@@ -160,13 +160,6 @@ std::string_view prune_pattern_name(PrunePattern pattern) {
   return pattern == PrunePattern::k2of4 ? "2:4" : "4:8-paired";
 }
 
-std::optional<PrunePattern> prune_pattern_from_name(std::string_view name) {
-  for (const PrunePattern p : {PrunePattern::k2of4, PrunePattern::k4of8Paired}) {
-    if (name == prune_pattern_name(p)) return p;
-  }
-  return std::nullopt;
-}
-
 PruneStats prune_codes(PrunePattern pattern, const CodeBlocks& b, uint8_t* out, Isa isa) {
   const bool pairs = pattern == PrunePattern::k4of8Paired;
   Pruner pruner(pairs, isa);

@@ -1,6 +1,5 @@
 #pragma once
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string_view>
 
@@ -15,7 +14,6 @@ enum class PrunePattern { k2of4, k4of8Paired };
 
 /// The name of a pattern: "2:4" or "4:8-paired".
 std::string_view prune_pattern_name(PrunePattern pattern);
-std::optional<PrunePattern> prune_pattern_from_name(std::string_view name);
 
 /// Writes kept codes unchanged and 0x0 for the others. `out` has the size of the codes and may be the same
 /// memory. In the returned statistics, a quad is a chunk of the pattern (a quad or an octet).
@@ -24,9 +22,9 @@ PruneStats prune_codes(PrunePattern pattern, const CodeBlocks& blocks, uint8_t* 
 /// Does the same one code at a time, by the rules in formats/atom.h. This is the reference.
 PruneStats prune_codes_reference(PrunePattern pattern, const CodeBlocks& blocks, uint8_t* out);
 
-/// Prunes weights before they are quantized. Of each four neighbours along K, the two with the largest
-/// magnitudes are kept; if two are equal, the lower k is kept. Kept weights are unchanged, including -0,
-/// whose magnitude is zero. Others become +0. `weights.size()` is a multiple of four. No weight may be NaN.
+/// Prunes weights before they are quantized. Keeps two of each four neighbours along K: those with the
+/// largest magnitudes, and among equal ones the lower k. Kept weights are unchanged, including -0, whose
+/// magnitude is zero. Others become +0. `weights.size()` is a multiple of four. No weight may be NaN.
 void prune_2_4(std::span<float> weights, Isa isa = best_isa());
 
 }  // namespace twofour
