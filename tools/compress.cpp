@@ -24,10 +24,11 @@
 #include "lib/write/view/layout_choice.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/conversion_options.h"
-#include "tools/cli/option_values.h"
-#include "tools/cli/plan_text.h"
 #include "tools/cli/recipe_options.h"
 #include "tools/cli/size_options.h"
+#include "tools/cli/token_options.h"
+#include "tools/text/plan_text.h"
+#include "tools/text/size_text.h"
 
 namespace twofour {
 namespace {
@@ -173,7 +174,7 @@ void write_compress_report(const CompressArguments& o, const CompressTexts& text
   write_report(o.recipe.html, report);
 }
 
-/// What --dry-run shows of the statistics to collect. Nothing if no weights are chosen by statistics.
+/// The statistics to collect, for --dry-run.
 Json needs_to_json(const CompressNeeds& needs, const std::string& destination) {
   return {{"tokens", needs.tokens},
           {"entries", needs.entries},

@@ -10,8 +10,9 @@
 #include "lib/write/output/destination.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/conversion_options.h"
-#include "tools/cli/option_values.h"
 #include "tools/cli/recipe_options.h"
+#include "tools/cli/source_options.h"
+#include "tools/cli/task_number.h"
 
 namespace twofour {
 namespace {

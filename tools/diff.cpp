@@ -14,8 +14,9 @@
 #include "lib/report/report.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
-#include "tools/cli/figures_text.h"
 #include "tools/cli/option_values.h"
+#include "tools/cli/source_options.h"
+#include "tools/text/figures_text.h"
 
 namespace twofour {
 namespace {

@@ -14,6 +14,7 @@
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 #include "tools/cli/option_values.h"
+#include "tools/cli/source_options.h"
 
 namespace twofour {
 namespace {

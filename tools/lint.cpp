@@ -13,8 +13,8 @@
 #include "lib/report/report.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
-#include "tools/cli/lint_text.h"
-#include "tools/cli/option_values.h"
+#include "tools/cli/source_options.h"
+#include "tools/text/lint_text.h"
 
 namespace twofour {
 namespace {

@@ -13,9 +13,8 @@
 #include "lib/write/transform/open_to_convert.h"
 #include "tools/cli/conversion_options.h"
 #include "tools/cli/edit_options.h"
-#include "tools/cli/option_values.h"
-#include "tools/cli/plan_text.h"
 #include "tools/cli/recipe_options.h"
+#include "tools/text/plan_text.h"
 
 namespace twofour {
 namespace {

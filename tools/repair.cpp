@@ -16,8 +16,9 @@
 #include "lib/write/output/destination.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/conversion_options.h"
-#include "tools/cli/lint_text.h"
 #include "tools/cli/option_values.h"
+#include "tools/cli/source_options.h"
+#include "tools/text/lint_text.h"
 
 namespace twofour {
 namespace {
@@ -215,7 +216,7 @@ void drop_written_pages(const Plan& plan, const std::filesystem::path& directory
 /// Lints what was written, which reads every byte and compares it with the hashes in twofour.json. Throws
 /// Error if one differs. The directory may still have the journal of its run.
 LintReport read_back(const std::string& out, LintLevels levels, int jobs, Progress& progress) {
-  // What was written has none of these.
+  // None of these rules may find anything in written files.
   constexpr std::string_view kUnlike[] = {"manifest-hash", "bad-manifest", "bad-header",     "file-size",
                                           "data-holes",    "bad-index",    "unreadable-file"};
   for (const std::string_view rule : kUnlike) levels[std::string(rule)] = Severity::kError;

@@ -18,7 +18,8 @@
 #include "lib/write/output/destination.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
-#include "tools/cli/option_values.h"
+#include "tools/cli/source_options.h"
+#include "tools/cli/token_options.h"
 
 namespace twofour {
 namespace {

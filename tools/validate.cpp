@@ -15,9 +15,9 @@
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 #include "tools/cli/conversion_options.h"
-#include "tools/cli/figures_text.h"
 #include "tools/cli/option_values.h"
-#include "tools/cli/validate_text.h"
+#include "tools/text/figures_text.h"
+#include "tools/text/validate_text.h"
 
 namespace twofour {
 namespace {

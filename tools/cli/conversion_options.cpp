@@ -16,9 +16,10 @@
 #include "lib/write/output/destination.h"
 #include "lib/write/transform/open_to_convert.h"
 #include "tools/cli/arguments.h"
-#include "tools/cli/figures_text.h"
 #include "tools/cli/option_values.h"
-#include "tools/cli/plan_text.h"
+#include "tools/cli/source_options.h"
+#include "tools/text/figures_text.h"
+#include "tools/text/plan_text.h"
 
 namespace twofour {
 

@@ -9,8 +9,8 @@
 #include "lib/write/plan/plan.h"
 #include "lib/write/transform/reference_checkpoint.h"
 #include "tools/cli/command.h"
-#include "tools/cli/option_values.h"
 #include "tools/cli/recipe_options.h"
+#include "tools/cli/source_options.h"
 
 namespace twofour {
 

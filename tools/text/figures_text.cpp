@@ -1,4 +1,4 @@
-#include "tools/cli/figures_text.h"
+#include "tools/text/figures_text.h"
 
 #include <fmt/format.h>
 

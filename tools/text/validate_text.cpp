@@ -1,4 +1,4 @@
-#include "tools/cli/validate_text.h"
+#include "tools/text/validate_text.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "tools/cli/lint_text.h"
+#include "tools/text/lint_text.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "tools/cli/plan_text.h"
+#include "tools/text/plan_text.h"
 
 #include <fmt/format.h>
 
