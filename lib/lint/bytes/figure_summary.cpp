@@ -59,120 +59,125 @@ std::vector<Chunk> sorted(std::vector<Chunk> chunks) {
 
 }  // namespace
 
+void FigureCounter::sum_codes(Totals& all, MatrixFigures& f) const {
+  constexpr int kInt4Zero = 8;
+  const bool integers = plan_.kind == NumberKind::kInt4;
+  for (size_t c = 0; c < 16; ++c) {
+    const auto count = static_cast<double>(numbers_[c]);
+    f.code_shares[c] = static_cast<float>(share_of(count, all.numbers));
+    all.most = std::max(all.most, count);
+    const double value = integers ? std::abs(static_cast<int>(c) - kInt4Zero)
+                                  : double{e2m1_to_float(static_cast<unsigned>(c) & 7u)};
+    if (count == 0 || (!integers && blocks_ > 0)) continue;
+    all.energy += count * value * value;
+    all.amax = std::max(all.amax, value);
+  }
+  if (!integers) all.most = std::max(all.most, all.zeros);
+}
+
+void FigureCounter::sum_bytes(Totals& all, MatrixFigures& f) const {
+  const NumberKind kind = plan_.kind;
+  const bool fp8 = kind == NumberKind::kE4m3, exponents = kind == NumberKind::kE8m0,
+             int8 = kind == NumberKind::kInt8;
+  double sum = 0, squares = 0;
+  for (unsigned i = 0; i < 256; ++i) {
+    const auto count = static_cast<double>(numbers_[i]);
+    all.most = std::max(all.most, count);
+    if (count == 0 || (!fp8 && !exponents && !int8) || (fp8 && e4m3_is_nan(i))) continue;
+    const double value = fp8         ? double{e4m3_to_float(i & 0x7F)}
+                         : exponents ? std::exp2(static_cast<double>(i) - 127)
+                                     : std::abs(static_cast<int8_t>(i));
+    all.energy += count * value * value;
+    all.amax = std::max(all.amax, value);
+    sum += count * i;
+    squares += count * i * i;
+    f.scale_values += exponents;
+  }
+  if (plan_.is_scale) {
+    f.log2_mean = exponents ? share_of(sum, all.numbers - all.zeros) - 127
+                            : share_of(octaves_, all.numbers - all.zeros);
+  }
+  if (exponents) {
+    f.scale_mean = share_of(sum, all.numbers) - 127;
+    f.scale_sd = std::sqrt(std::max(0.0, share_of(squares, all.numbers) - std::pow(f.scale_mean + 127, 2)));
+  }
+  if (int8) {
+    f.unevenness = static_cast<float>(unevenness_of(numbers_));
+    f.integers = static_cast<int>(std::ranges::count_if(numbers_, [](uint64_t n) { return n > 0; }));
+  }
+  if (fp8) {
+    f.bits = 0;
+    for (const Chunk& c : chunks_) f.bits = static_cast<uint8_t>(f.bits | c.any_bits);
+    f.octaves = static_cast<float>(octaves_of(numbers_));
+    f.unevenness = static_cast<float>(unevenness_of(numbers_));
+    f.full_share = static_cast<float>(share_of(static_cast<double>(full_), all.numbers));
+    f.next_share = static_cast<float>(share_of(static_cast<double>(next_full_), all.numbers));
+  }
+}
+
+void FigureCounter::measure_small(double in_sample, MatrixFigures& f) const {
+  const bool fp8 = plan_.kind == NumberKind::kE4m3;
+  double small = 0;
+  for (unsigned i = 0; i < 256; ++i) {
+    const double value = fp8 ? e4m3_octaves()[i & 0x7F] : static_cast<double>(i) - 127;
+    const bool is_number = fp8 ? (i & 0x7F) != 0 : i > 0;
+    if (is_number && value < f.log2_rms - 4) small += static_cast<double>(numbers_[i]);
+  }
+  const double sampled_zeros =
+      static_cast<double>(numbers_[0]) + (fp8 ? static_cast<double>(numbers_[0x80]) : 0);
+  f.small_share = share_of(small, in_sample - sampled_zeros);
+}
+
+void FigureCounter::measure_block_scales(MatrixFigures& f) const {
+  f.full_blocks = share_of(static_cast<double>(full_blocks_), static_cast<double>(blocks_ - zero_blocks_));
+  double count = 0, sum = 0, squares = 0;
+  // Small scales of blocks of zeros carry nothing.
+  uint64_t left_out = zero_blocks_;
+  for (unsigned s = 0; s < kE4m3Nan; ++s) {
+    const uint64_t unused = s < kTinyScale ? std::min(left_out, scale_bytes_[s]) : 0;
+    left_out -= unused;
+    if (s == 0 || scale_bytes_[s] == unused) continue;
+    const auto c = static_cast<double>(scale_bytes_[s] - unused);
+    const double x = e4m3_octaves()[s];
+    ++f.scale_values;
+    count += c;
+    sum += c * x;
+    squares += c * x * x;
+  }
+  f.scale_mean = share_of(sum, count);
+  f.scale_sd = std::sqrt(std::max(0.0, share_of(squares, count) - f.scale_mean * f.scale_mean));
+}
+
 MatrixFigures FigureCounter::figures() const {
   MatrixFigures f = sums_;
   f.ordered = hash_in_order();
   const NumberKind kind = plan_.kind;
   if (kind == NumberKind::kUnknown) return f;
-  const auto numbers = static_cast<double>(counted_), zeros = static_cast<double>(zeros_);
-  double most = 0, energy = energy_;
+  Totals all{.numbers = static_cast<double>(counted_),
+             .zeros = static_cast<double>(zeros_),
+             .energy = energy_,
+             .amax = amax_};
   for (unsigned s = 0; s < 256; ++s) {
     if (scale_energies_[s] == 0 || !e4m3_is_block_scale(s)) continue;
     const double scale = e4m3_units(s);  // in units of 2^-9; codes are in units of 1/2
-    energy += scale * scale * static_cast<double>(scale_energies_[s]) * 0x1p-20;
+    all.energy += scale * scale * static_cast<double>(scale_energies_[s]) * 0x1p-20;
   }
-  const auto sampled = static_cast<double>(energy_numbers_);
-  double amax = amax_;
-  if (kind == NumberKind::kE2m1) {
-    for (size_t c = 0; c < 16; ++c) {
-      const auto count = static_cast<double>(numbers_[c]);
-      f.code_shares[c] = static_cast<float>(share_of(count, numbers));
-      most = std::max(most, count);
-      if (count == 0) continue;
-      const double value = e2m1_to_float(static_cast<unsigned>(c) & 7u);
-      if (blocks_ == 0) energy += count * value * value, amax = std::max(amax, value);
-    }
-    most = std::max(most, zeros);
-  } else if (kind == NumberKind::kInt4) {
-    constexpr int kZero = 8;
-    for (size_t c = 0; c < 16; ++c) {
-      const auto count = static_cast<double>(numbers_[c]);
-      f.code_shares[c] = static_cast<float>(share_of(count, numbers));
-      most = std::max(most, count);
-      const double value = std::abs(static_cast<int>(c) - kZero);
-      energy += count * value * value;
-      if (count > 0) amax = std::max(amax, value);
-    }
-  } else {
-    const bool fp8 = kind == NumberKind::kE4m3, exponents = kind == NumberKind::kE8m0,
-               int8 = kind == NumberKind::kInt8;
-    double sum = 0, squares = 0;
-    for (unsigned i = 0; i < 256; ++i) {
-      const auto count = static_cast<double>(numbers_[i]);
-      most = std::max(most, count);
-      if (count == 0 || (!fp8 && !exponents && !int8) || (fp8 && e4m3_is_nan(i))) continue;
-      const double value = fp8         ? double{e4m3_to_float(i & 0x7F)}
-                           : exponents ? std::exp2(static_cast<double>(i) - 127)
-                                       : std::abs(static_cast<int8_t>(i));
-      energy += count * value * value;
-      amax = std::max(amax, value);
-      sum += count * i;
-      squares += count * i * i;
-      f.scale_values += exponents;
-    }
-    if (plan_.is_scale) {
-      f.log2_mean = exponents ? share_of(sum, numbers - zeros) - 127 : share_of(octaves_, numbers - zeros);
-    }
-    if (exponents) {
-      f.scale_mean = share_of(sum, numbers) - 127;
-      f.scale_sd = std::sqrt(std::max(0.0, share_of(squares, numbers) - std::pow(f.scale_mean + 127, 2)));
-    }
-    if (int8) {
-      f.unevenness = static_cast<float>(unevenness_of(numbers_));
-      f.integers = static_cast<int>(std::ranges::count_if(numbers_, [](uint64_t n) { return n > 0; }));
-    }
-    if (fp8) {
-      f.bits = 0;
-      for (const Chunk& c : chunks_) f.bits = static_cast<uint8_t>(f.bits | c.any_bits);
-      f.octaves = static_cast<float>(octaves_of(numbers_));
-      f.unevenness = static_cast<float>(unevenness_of(numbers_));
-      f.full_share = static_cast<float>(share_of(static_cast<double>(full_), numbers));
-      f.next_share = static_cast<float>(share_of(static_cast<double>(next_full_), numbers));
-    }
-  }
+  const bool has_codes = kind == NumberKind::kE2m1 || kind == NumberKind::kInt4;
+  has_codes ? sum_codes(all, f) : sum_bytes(all, f);
   f.counted = counted_;
-  f.zero_share = share_of(zeros, numbers);
-  f.negative_share = share_of(static_cast<double>(negative_), numbers - zeros);
+  f.zero_share = share_of(all.zeros, all.numbers);
+  f.negative_share = share_of(static_cast<double>(negative_), all.numbers - all.zeros);
   // Exponents of floats, and bytes of FP8, are those of sampled lines.
   const bool fp8 = kind == NumberKind::kE4m3, is_sampled = width_of(kind) > 1 || fp8;
   double in_sample = 0;
   for (const uint64_t count : numbers_) in_sample += static_cast<double>(count);
-  f.constant_share = share_of(most, is_sampled ? in_sample : numbers);
-  f.log2_rms = std::log2(std::sqrt(share_of(energy, blocks_ > 0 ? sampled : fp8 ? in_sample : numbers)));
-  f.log2_amax = std::log2(amax);
-  const bool has_octaves = kind != NumberKind::kInt8 && kind != NumberKind::kE2m1 &&
-                           kind != NumberKind::kInt4 && kind != NumberKind::kE8m0;
-  if (has_octaves && std::isfinite(f.log2_rms)) {
-    double small = 0;
-    for (unsigned i = 0; i < 256; ++i) {
-      const double value =
-          kind == NumberKind::kE4m3 ? e4m3_octaves()[i & 0x7F] : static_cast<double>(i) - 127;
-      const bool is_number = kind == NumberKind::kE4m3 ? (i & 0x7F) != 0 : i > 0;
-      if (is_number && value < f.log2_rms - 4) small += static_cast<double>(numbers_[i]);
-    }
-    const double sampled_zeros =
-        static_cast<double>(numbers_[0]) + (fp8 ? static_cast<double>(numbers_[0x80]) : 0);
-    f.small_share = share_of(small, in_sample - sampled_zeros);
-  }
-  if (blocks_ > 0) {
-    f.full_blocks = share_of(static_cast<double>(full_blocks_), static_cast<double>(blocks_ - zero_blocks_));
-    double count = 0, sum = 0, squares = 0;
-    // Small scales of blocks of zeros carry nothing.
-    uint64_t left_out = zero_blocks_;
-    for (unsigned s = 0; s < kE4m3Nan; ++s) {
-      const uint64_t unused = s < kTinyScale ? std::min(left_out, scale_bytes_[s]) : 0;
-      left_out -= unused;
-      if (s == 0 || scale_bytes_[s] == unused) continue;
-      const auto c = static_cast<double>(scale_bytes_[s] - unused);
-      const double x = e4m3_octaves()[s];
-      ++f.scale_values;
-      count += c;
-      sum += c * x;
-      squares += c * x * x;
-    }
-    f.scale_mean = share_of(sum, count);
-    f.scale_sd = std::sqrt(std::max(0.0, share_of(squares, count) - f.scale_mean * f.scale_mean));
-  }
+  f.constant_share = share_of(all.most, is_sampled ? in_sample : all.numbers);
+  const double measured = blocks_ > 0 ? static_cast<double>(energy_numbers_) : fp8 ? in_sample : all.numbers;
+  f.log2_rms = std::log2(std::sqrt(share_of(all.energy, measured)));
+  f.log2_amax = std::log2(all.amax);
+  const bool has_octaves = kind != NumberKind::kInt8 && kind != NumberKind::kE8m0 && !has_codes;
+  if (has_octaves && std::isfinite(f.log2_rms)) measure_small(in_sample, f);
+  if (blocks_ > 0) measure_block_scales(f);
   // Pruned blocks have scales of their own, so that these have no order.
   constexpr uint64_t kPruned = 10;
   if (kPruned * zero_blocks_ > blocks_) f.swizzled = f.transposed = {};

@@ -40,7 +40,7 @@ struct MatrixPlan {
   uint64_t line_bytes = 0, scale_bytes = 0;
   bool k_outer = false;   ///< K is the outer dimension
   bool is_scale = false;  ///< the tensor has scales, whose logarithms are counted
-  /// Of a tensor of scales: number of scales in a row; 0: they are not compared by rows and columns.
+  /// For a tensor of scales, the number of scales in a row; 0: they are not compared by rows and columns.
   uint64_t scale_columns = 0;
   bool is_rows =
       true;  ///< lines are rows as the model defines them, so that they can be compared with each other
@@ -73,23 +73,23 @@ struct MatrixFigures {
   /// Lines with such a run that is also in the line before or behind, as of a block of zeros: number, the
   /// first one, and the position behind the last one.
   uint32_t block_lines = 0, first_block_line = UINT32_MAX, end_block_line = 0;
-  /// Number of lines, not counting zero lines, that have the codes or values of an earlier line. Of these,
-  /// the number of lines that directly follow that line.
+  /// Number of lines, not counting zero lines, that have the codes or values of an earlier line, and
+  /// the number of those that directly follow that line.
   uint64_t repeated_lines = 0, doubled_lines = 0;
   uint64_t echo_lines = 0;  ///< lines in which one half, or every second number, repeats the other
   /// Columns: all, those of zeros, those of zeros at the end, the longest run of those of zeros.
   uint64_t columns = 0, zero_columns = 0, trailing_zero_columns = 0, longest_zero_columns = 0;
   uint64_t counted = 0;                ///< number of values behind the following figures
   double log2_rms = 0, log2_amax = 0;  ///< -infinity if all numbers are zero
-  /// Of scales: mean of the logarithms without zeros; a few odd scales hardly change it.
+  /// For scales, the mean of the logarithms without zeros. A few odd scales hardly change it.
   double log2_mean = 0;
   double zero_share = 0;
   double negative_share = 0;  ///< share of negative numbers among those that are not zero
-  /// Of floats and FP8: share of numbers below a sixteenth of the RMS, not counting zeros.
+  /// For floats and FP8, the share of numbers below a sixteenth of the RMS, not counting zeros.
   double small_share = 0;
   double constant_share = 0;            ///< share of the most frequent code, byte or float32 exponent
   std::array<float, 16> code_shares{};  ///< of E2M1: share of each code
-  /// Of E2M1 with block scales: share of blocks that have a code of 6, not counting zero blocks.
+  /// For E2M1 with block scales, the share of blocks that have a code of 6, not counting zero blocks.
   double full_blocks = 0;
   /// Mean and standard deviation of log2 of the block scales, without zeros. For a tensor of E8M0 scales, of
   /// its own numbers.
@@ -105,7 +105,7 @@ struct MatrixFigures {
   float unevenness =
       1;  ///< of FP8 and INT8: distance of the bytes' shares from equal shares; 0: all bytes equally frequent
   int integers = 0;  ///< of INT8: number of different integers
-  /// Of FP8: share of 448, the largest number, and of 416, the next one.
+  /// For FP8, the share of 448, the largest number, and of 416, the next one.
   float full_share = 0, next_share = 0;
   bool is_grid = false;  ///< of floats: each is 0, 0.5, 1, 1.5 or a whole number of at most 15
   OddRegion region{};    ///< chunks that do not belong to the matrix
@@ -114,7 +114,7 @@ struct MatrixFigures {
   Levels row_levels{}, column_levels{};
   /// Sketches of the levels of columns and, if there are as many rows as columns, of rows.
   Sketch row_sketch{}, column_sketch{};
-  /// Of E2M1: the sketch of the difference between the two columns of each byte, in the first lines.
+  /// For E2M1, the sketch of the difference between the two columns of each byte, in the first lines.
   Sketch pair_sketch{};
   /// Bytes of neighbouring columns of E2M1 and FP8 without a sign in some lines: number, the first one, and
   /// the first of the lines.
@@ -197,6 +197,15 @@ class FigureCounter {
   uint64_t hash_in_order() const;
   bool has_float_rows() const;
   bool is_codes() const;
+  /// Sums over all numbers.
+  struct Totals {
+    double numbers, zeros, energy, amax;
+    double most = 0;  ///< count of the most frequent code, byte or exponent
+  };
+  void sum_codes(Totals& all, MatrixFigures& figures) const;
+  void sum_bytes(Totals& all, MatrixFigures& figures) const;
+  void measure_small(double in_sample, MatrixFigures& figures) const;
+  void measure_block_scales(MatrixFigures& figures) const;
   void count_columns(MatrixFigures& figures) const;
   void judge_levels(MatrixFigures& figures) const;
   void judge_dead_blocks(MatrixFigures& figures) const;
@@ -220,16 +229,16 @@ class FigureCounter {
   Looks looks_{}, scale_looks_{true};
   std::vector<uint8_t> columns_;  ///< all lines of codes, combined by a bitwise or
   bool columns_used_ = false;     ///< every column is known to have a code that is not zero
-  /// Of the first kPairLines lines of E2M1: sums of the magnitudes of lower and of upper codes by byte. Of
-  /// kSignLines lines of each kSignStep: all bytes, combined by a bitwise or.
+  /// Sums of the magnitudes of lower and of upper codes by byte, in the first kPairLines lines of E2M1; all
+  /// bytes of kSignLines lines of each kSignStep, combined by a bitwise or.
   std::vector<uint16_t> lower_codes_, upper_codes_;
   std::vector<uint8_t> signs_;
   static constexpr uint64_t kPairLines = 64, kSignLines = 32, kSignStep = 128;
   ByteCounts bytes_;  ///< bytes of the current chunk
   Chunk chunk_{};
   std::vector<Chunk> chunks_;
-  /// Number of numbers for each byte or code or, of the sampled lines of floats, for each exponent. Of FP8,
-  /// also of the sampled lines.
+  /// Number of numbers for each byte or code or, of the sampled lines of floats, for each exponent. For FP8,
+  /// lines are sampled, too.
   std::array<uint64_t, 256> numbers_{};
   std::array<uint64_t, 256> scale_bytes_{};  ///< number of block scales for each byte
   /// For each byte of a block scale in the sampled lines, the sum of the squared codes of its blocks, with
@@ -240,13 +249,14 @@ class FigureCounter {
   uint64_t full_ = 0, next_full_ = 0;  ///< of FP8: number of numbers of 448 and of 416
   uint64_t counted_ = 0, zeros_ = 0, negative_ = 0;
   double energy_ = 0, amax_ = 0, octaves_ = 0;
-  /// log2 of the magnitude of each line from `first_` on. Of a tensor of scales: sums of logarithms of all
+  /// log2 of the magnitude of each line from `first_` on. For a tensor of scales, sums of logarithms of all
   /// rows, with their numbers.
   std::vector<float> row_sums_;
   std::vector<uint32_t> row_counts_;
   std::vector<float> column_sums_;       ///< of floats: sums of squares; of scales: sums of logarithms
   std::vector<uint32_t> column_counts_;  ///< of scales: number of scales in a column
-  /// Of block scales and E8M0: the sums and numbers of up to kMostLines lines, and the number of these lines.
+  /// For block scales and E8M0, the sums and numbers of up to kMostLines lines, and the number of these
+  /// lines.
   std::vector<uint16_t> column_parts_;
   int column_lines_ = 0;
   bool is_grid_ = true;
@@ -256,7 +266,7 @@ class FigureCounter {
   /// longest run, and the number of all such blocks.
   uint64_t run_ = 0, run_first_ = 0, run_scales_ = 0, best_run_scales_ = 0, dead_blocks_ = 0;
   std::vector<float> floats_, spare_;
-  /// Of the lines that are being added: hashes of those of a chunk; counts of BF16; sums of scales.
+  /// For the lines that are being added: hashes of lines of a chunk; counts of BF16; sums of scales.
   std::vector<uint64_t> hashes_;
   std::vector<FloatCounts> float_lines_;
   HalfRange half_range_{};
