@@ -9,6 +9,7 @@
 #include "lib/run/eval/generate.h"
 #include "tests/support/device/device.h"
 #include "tests/support/models/decoder_golden.h"
+#include "tests/support/models/pieces.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {
@@ -100,15 +101,7 @@ TEST_CASE("prompts of compressed entries say on the device in any pieces what si
                                               {129, 133},
                                               {1, 3, 1, 1, 122, 1, 133},
                                               {257, 1, 1, 1, 1, 1}}) {
-      DecoderSequence sequence(cuda);
-      std::vector<float> logits;
-      size_t at = 0;
-      for (const size_t count : pieces) {
-        const auto some = sequence.append(std::span(tokens).subspan(at, count), true);
-        logits.insert(logits.end(), some.begin(), some.end());
-        at += count;
-      }
-      REQUIRE(at == tokens.size());
+      const std::vector<float> logits = logits_in_pieces(cuda, tokens, pieces);
       double worst = 0;
       for (size_t i = 0; i < logits.size(); i += 48)
         worst = std::max(

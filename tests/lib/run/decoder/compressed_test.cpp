@@ -7,6 +7,7 @@
 #include "lib/run/decoder/decoder.h"
 #include "tests/support/message.h"
 #include "tests/support/models/decoder_golden.h"
+#include "tests/support/models/pieces.h"
 #include "tests/support/scratch.h"
 
 // DeepSeek-V4: any pieces of a text, names of files, and configs.
@@ -79,15 +80,7 @@ TEST_CASE("prompts of compressed entries say in any pieces what single tokens sa
     }
     for (const std::vector<size_t>& pieces :
          {std::vector<size_t>{262}, {126, 1, 1, 134}, {2, 5, 9, 111, 3, 130, 2}, {129, 133}}) {
-      DecoderSequence sequence(decoder);
-      std::vector<float> logits;
-      size_t at = 0;
-      for (const size_t count : pieces) {
-        const auto some = sequence.append(std::span(tokens).subspan(at, count), true);
-        logits.insert(logits.end(), some.begin(), some.end());
-        at += count;
-      }
-      REQUIRE(at == tokens.size());
+      const std::vector<float> logits = logits_in_pieces(decoder, tokens, pieces);
       CHECK(worst_row(logits, expected) <= 2e-5);
     }
   }

@@ -11,6 +11,7 @@
 #include "lib/run/decoder/decoder.h"
 #include "tests/support/message.h"
 #include "tests/support/models/decoder_golden.h"
+#include "tests/support/models/pieces.h"
 #include "tests/support/scratch.h"
 
 // Nemotron-H: any pieces of a text, stages, names of files, and configs.
@@ -67,15 +68,7 @@ TEST_CASE("a prompt of Mamba-2 in any pieces says what single tokens say") {
                                               {1, 2, 147},
                                               {129, 21}}) {
       const std::vector<float> whole = DecoderSequence(decoder).append(tokens, true);
-      DecoderSequence sequence(decoder);
-      std::vector<float> logits;
-      size_t at = 0;
-      for (const size_t count : pieces) {
-        const auto some = sequence.append(std::span(tokens).subspan(at, count), true);
-        logits.insert(logits.end(), some.begin(), some.end());
-        at += count;
-      }
-      REQUIRE(at == tokens.size());
+      const std::vector<float> logits = logits_in_pieces(decoder, tokens, pieces);
       CHECK(worst_of_logits(logits, whole) <= 2e-5);
     }
   }

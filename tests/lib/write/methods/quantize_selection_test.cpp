@@ -26,7 +26,7 @@ OneRule to_nvfp4() {
   return recipe;
 }
 
-/// What refusing `tensors` says; empty where they are quantized.
+/// The refusal of `tensors`; empty if they are quantized.
 std::string refusal_of(const Tensors& tensors) {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {tensors});
