@@ -252,6 +252,8 @@ TEST_CASE("the template of a model that reads images has a place for them") {
 TEST_CASE("an activation is that of its family, and an epsilon is small") {
   CHECK(finds(Base::kMoe, set_key("hidden_act", "gelu_new"), "odd-setting: config.json: hidden_act"));
   CHECK(finds(Base::kDeepSeek, set_key("hidden_act", "relu"), "odd-setting: config.json: hidden_act"));
+  CHECK(finds(Base::kDeepSeek, all_of({set_key("model_type", "deepseek_v32"), set_key("hidden_act", "relu")}),
+              "odd-setting: config.json: hidden_act"));
   CHECK(findings_of(Base::kMoe, set_key("hidden_act", "swish")) == "");
   CHECK(findings_of(Base::kLlama, set_key("hidden_act", "relu")) == "");
   CHECK(finds(Base::kLlama, set_key("rms_norm_eps", 0.002), "odd-setting: config.json: rms_norm_eps"));
