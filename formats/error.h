@@ -13,7 +13,7 @@ struct Error : std::runtime_error {
 /// The user pressed Ctrl-C. The program tidies up and ends with exit code 130.
 struct Interrupted : std::runtime_error {
   Interrupted() : std::runtime_error("interrupted") {}
-  /// `what` is what the user should know about the interruption.
+  /// `what` tells the user the state after the interruption.
   explicit Interrupted(const std::string& what) : std::runtime_error(what) {}
 };
 

@@ -52,8 +52,8 @@ struct EntryScores {
   const float* keys = nullptr;     ///< [entries, size]
   const float* weights = nullptr;  ///< [m, heads]; score = sum over heads of weight * max(0, q k)
 };
-/// Returns the entries that each token sees, in ascending order: those with the largest scores. Of equal
-/// scores the lowest entry is chosen.
+/// Returns the entries that each token sees, in ascending order: those with the largest scores, and
+/// among equal scores the lowest entries.
 std::vector<std::vector<int32_t>> choose_entries(const EntryScores& in, Isa isa = best_isa());
 
 /// Attention of one sequence to a window of tokens and to entries.

@@ -25,7 +25,7 @@ struct TokenSpan {
   const int32_t* position = nullptr;  ///< position of a single token in device memory, in place of `begin`
 };
 
-/// What becomes of a row of numbers, step by step. A step that is not set is left out.
+/// Steps that change a row of numbers, in this order. A step that is not set is left out.
 struct RowTurn {
   bool is_normed = false;       ///< x / sqrt(mean of x^2 + epsilon)
   const float* norm = nullptr;  ///< [size], factors behind that; may be null

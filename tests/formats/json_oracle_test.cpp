@@ -178,7 +178,7 @@ void check_same(const Json& ours, const Oracle& theirs) {
   }
 }
 
-/// What parse_json() says to a text, "" where it takes it.
+/// The message of parse_json() for a text; "" if it takes the text.
 std::string complaint_of(std::string_view text) {
   try {
     parse_json("x", text);
@@ -188,7 +188,7 @@ std::string complaint_of(std::string_view text) {
   }
 }
 
-/// What it should say, by what nlohmann-json refuses.
+/// The expected message, by what nlohmann-json refuses.
 std::string complaint_expected(std::string_view text) {
   if (const size_t zero = text.find('\0'); zero != text.npos)
     return "x: not JSON: error at byte " + std::to_string(zero + 1);

@@ -79,7 +79,7 @@ TEST_CASE("a tensor's name is taken apart by the longest part") {
   CHECK(module("a.b._pre_quant_scale") == "a.b|pre_quant_scale");
   CHECK(module("a.b.weight_quantizer.0._amax") == "a.b|amax");
   CHECK(module("input_quantizer._pre_quant_scale") == "|pre_quant_scale");
-  // Of a file as a whole.
+  // The term belongs to the file as a whole.
   CHECK(module("comfy_quant") == "|comfy_quant");
   CHECK(module("a.b.x").empty());
   CHECK(module("weight").empty());

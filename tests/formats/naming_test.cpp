@@ -12,7 +12,7 @@ using namespace twofour;
 
 namespace {
 
-/// What stands in front of "mlp.experts" in the checkpoints of all families.
+/// The names in front of "mlp.experts" in the checkpoints of all families.
 const std::string kPrefixes[] = {"model.layers.7.",
                                  "model.language_model.layers.7.",
                                  "language_model.model.layers.7.",

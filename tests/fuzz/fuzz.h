@@ -38,7 +38,7 @@ void fuzz_statistics(const uint8_t* data, size_t size);
 /// tokenizer.json and, behind a zero byte, a text.
 void fuzz_tokenizer(const uint8_t* data, size_t size);
 
-/// What must hold for any input.
+/// A condition that must hold for any input.
 inline void promise(bool holds) {
   if (!holds) throw std::logic_error("a broken promise");
 }

@@ -12,7 +12,8 @@ using namespace twofour;
 
 namespace {
 
-/// What is unpacked of any bytes packs to the same ones, but for padding and for copies that disagree.
+/// Weights unpacked from any bytes are packed to the same bytes, but for padding and for copies that
+/// disagree.
 template <class Layout>
 void unpack_and_pack(Shape shape, const uint8_t* data, size_t size) {
   std::vector<std::vector<uint8_t>> stored;

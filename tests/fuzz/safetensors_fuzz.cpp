@@ -16,7 +16,7 @@ void twofour::fuzz_safetensors(const uint8_t* data, size_t size) {
       position = t.end;
     }
     promise(position == data_bytes);
-    // What was read is written and read again.
+    // The tensors that were read are written and read again.
     const std::string written = format_safetensors_header(header.tensors, header.metadata);
     const SafetensorsHeader again =
         parse_safetensors_header("again", std::string_view(written).substr(kSafetensorsPrefix), data_bytes);

@@ -11,7 +11,7 @@ using namespace twofour;
 
 namespace {
 
-/// What records and plans are held against.
+/// The reference for records and plans.
 struct Conversion {
   Conversion() {
     SynthOptions options;

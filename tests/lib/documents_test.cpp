@@ -146,7 +146,7 @@ TEST_CASE("the program, CHANGELOG.md and the Python module have the version of C
       after(read(fs::path(TWOFOUR_SOURCE_DIR) / "CMakeLists.txt"), "project(twofour VERSION ");
   CHECK(version == twofour::version());
   std::string changes = read(fs::path(TWOFOUR_SOURCE_DIR) / "CHANGELOG.md");
-  // What is not released yet is in front; .ci/release refuses it.
+  // Changes that are not released yet are in front; .ci/release refuses them.
   if (after(changes, "\n## ") == "Unreleased") changes.erase(0, changes.find("\n## ") + 1);
   CHECK(after(changes, "\n## ") == version);
   CHECK(after(read(fs::path(TWOFOUR_SOURCE_DIR) / "tools/python/twofour/__init__.py"), "\n__version__ = ") ==

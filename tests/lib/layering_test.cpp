@@ -29,7 +29,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"tools", {"tools", "lib", "kernels", "formats"}},
 };
 
-/// What nvcc in C++20 mode rejects, or what has no place in a kernel.
+/// Code that nvcc in C++20 mode rejects, or that has no place in a kernel.
 const std::set<std::string> kNotInKernels = {"fmt", "xtensor", "CLI", "doctest"};
 
 /// Areas whose folders pass data in the order of tables in README.md.
@@ -260,13 +260,13 @@ Findings reserved_includes(const Tree& tree) {
   return found;
 }
 
-/// What lib/prove/validate and lib/prove/expected must not share with convert, or one mistake could be in an
-/// artifact and in its proof. Nothing of lib/write/transform, by way of our headers neither; of kernels no
-/// include of what quantizes, casts and prunes.
+/// Headers that lib/prove/validate and lib/prove/expected must not share with convert, or one mistake could
+/// be in an artifact and in its proof. Nothing of lib/write/transform, by way of our headers neither; of
+/// kernels no include of what quantizes, casts and prunes.
 const std::string kTransform = "lib/write/transform/";
 const std::vector<std::string> kEncoding = {"kernels/numbers/casts", "kernels/numbers/quantize",
                                             "kernels/pack/prune"};
-/// Of these, what the proof may not reach through other headers either.
+/// Those that the proof may not reach through other headers either.
 const std::vector<std::string> kQuantizing = {"kernels/numbers/casts", "kernels/numbers/quantize"};
 
 Findings shared_with_the_proof(const Tree& tree) {
@@ -419,7 +419,7 @@ Tree sound_tree() {
   };
 }
 
-/// What a rule finds once `name` has `text`; an empty text takes the file away.
+/// The findings of a rule once `name` has `text`; an empty text removes the file.
 Findings after(Findings (*rule)(const Tree&), const std::string& name, const std::string& text) {
   Tree tree = sound_tree();
   if (text.empty()) {

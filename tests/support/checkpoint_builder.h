@@ -71,11 +71,11 @@ void add_experts(Tensors& to, const std::string& block, const ExpertSet& experts
 /// interleaved" or "stack, interleaved, k outer".
 Tensors experts_stored_as(const std::string& how, const std::string& block, int64_t e, int64_t i, int64_t h);
 
-/// What v7 must hold of some equal matrices, found by sorting each quad: tensor `name`comp, `name`meta,
+/// The tensors of v7 for some equal matrices, found by sorting each quad: tensor `name`comp, `name`meta,
 /// `name`scale and `name`global_scale.
 using Bytes = std::map<std::string, std::vector<uint8_t>>;
 void add_expected_v7(Bytes& to, const std::string& name, const std::vector<Nvfp4Matrix>& experts);
-/// Of gate, up and down: `block`.w13_ and `block`.w2_.
+/// For gate, up and down: `block`.w13_ and `block`.w2_.
 Bytes expected_v7(const std::string& block, const ExpertSet& experts);
 
 }  // namespace twofour

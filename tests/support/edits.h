@@ -31,7 +31,7 @@ inline Edit drop_of(std::vector<std::string> modules) {
   return {.kind = Edit::Kind::kDropModules, .patterns = std::move(modules)};
 }
 
-/// What the proof finds, a line each.
+/// The findings of the proof, a line each.
 inline std::string differences_of_edit(const std::filesystem::path& out, const std::filesystem::path& source,
                                        const std::filesystem::path& donor = {}) {
   Progress progress;

@@ -11,7 +11,7 @@
 #include "lib/lint/lint.h"
 #include "tests/support/faults/faults.h"
 
-// What tests of lint's causes say of reports.
+// Texts of reports for tests of lint's causes.
 
 namespace twofour::lint_words {
 

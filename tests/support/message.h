@@ -8,7 +8,7 @@
 
 namespace twofour {
 
-/// What an Error says; empty where `f` throws none.
+/// The message of an Error; empty if `f` throws none.
 inline std::string message_of(const std::function<void()>& f) {
   try {
     f();
@@ -18,7 +18,7 @@ inline std::string message_of(const std::function<void()>& f) {
   return "";
 }
 
-/// Whether `text` has `part` in it; where not, the test fails with the text.
+/// True if `text` contains `part`. If not, the test fails with the text.
 inline bool contains(const std::string& text, const std::string& part) {
   const bool found = text.find(part) != std::string::npos;
   CHECK_MESSAGE(found, text);

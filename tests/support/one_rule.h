@@ -12,7 +12,7 @@ struct OneRule : Rule {
   operator Recipe() const { return {*this, max_shard_size}; }  // NOLINT: it stands for one
 };
 
-/// What pruning cost, a figure a module that has one.
+/// The cost of pruning, a figure a module that has one.
 inline std::vector<Quality> qualities(const ConvertResult& result) {
   std::vector<Quality> all;
   for (const ModuleReport& m : result.modules) {
@@ -21,7 +21,7 @@ inline std::vector<Quality> qualities(const ConvertResult& result) {
   return all;
 }
 
-/// What quantizing showed, one a module that was quantized.
+/// The results of quantizing, one a module that was quantized.
 inline std::vector<EncodedResult> encoded(const ConvertResult& result) {
   std::vector<EncodedResult> all;
   for (const ModuleReport& m : result.modules) {

@@ -23,7 +23,7 @@ class Run {
   Run& operator=(const Run&) = delete;
   ~Run();
   void send(int signal);
-  /// Whether it has not ended yet.
+  /// True if it has not ended yet.
   bool is_running();
   /// The most memory that was resident so far, in bytes; 0 once it ended.
   uint64_t peak_memory() const;
@@ -36,7 +36,7 @@ class Run {
   bool ended_ = false;
 };
 
-/// What a command line for the program begins with: its path, behind an emulator's where it needs one.
+/// The beginning of a command line for the program: its path, behind an emulator's where it needs one.
 std::vector<std::string> program_words();
 
 /// Runs the program to its end.

@@ -19,7 +19,7 @@ namespace twofour {
 
 namespace fs = std::filesystem;
 
-/// What a shell command prints.
+/// The output of a shell command.
 inline std::string output_of(const std::string& command) {
   std::string text;
   FILE* pipe = ::popen(command.c_str(), "r");
@@ -48,7 +48,7 @@ inline std::string file_text(const fs::path& path) {
   return text.str();
 }
 
-/// What a page said of itself.
+/// The facts that a page states about itself.
 struct Visit {
   Json seen;
   std::string console;  ///< what the browser's console told, errors and the rest
@@ -156,7 +156,7 @@ inline void check_fits(const Scratch& scratch, const fs::path& page) {
   CHECK(dark == 3);
 }
 
-/// What every report must show.
+/// The contents that every report must show.
 inline const std::string kLook = R"(
 seen.ready = document.documentElement.dataset.ready === 'true';
 seen.title = document.title;

@@ -13,8 +13,8 @@
 
 namespace twofour {
 
-/// What the program writes to a terminal of so many columns that is its stdout and stderr; 0: the terminal
-/// does not say how wide it is.
+/// The text that the program writes to a terminal of so many columns, which is its stdout and stderr; 0: the
+/// terminal does not say how wide it is.
 inline std::string on_terminal(const std::vector<std::string>& arguments,
                                const std::vector<std::string>& environment, unsigned short columns = 0) {
   std::vector<std::string> words = program_words();

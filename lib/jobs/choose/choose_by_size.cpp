@@ -45,7 +45,7 @@ bool is_choosing_folder(const fs::path& folder) {
   return true;
 }
 
-/// The mean of bits, rounded up to what can be had.
+/// The mean of bits, rounded up to a thousandth.
 std::string mean_bits(uint64_t bits, uint64_t weights) {
   return fmt::format("{:g}",
                      std::ceil(static_cast<double>(bits) / static_cast<double>(weights) * 1e3 - 1e-6) / 1e3);

@@ -54,8 +54,8 @@ struct SizeChoice {
   double share(size_t format) const;
 };
 
-/// Chooses formats by a size. What it collects and measures is in a folder beside the destination, which a
-/// run that resumes uses again.
+/// Chooses formats by a size. A folder beside the destination holds its statistics and measurements. A
+/// run that resumes uses the folder again.
 class SizeChooser {
  public:
   /// Plans every format of the menu. Throws Error if the engine does not load a format, and if the size is

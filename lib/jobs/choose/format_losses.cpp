@@ -101,8 +101,8 @@ SizedUnit::Option own_size(const SizedUnit& unit, const Places& places) {
   return size;
 }
 
-/// The format by whose linears units are formed: the one that takes the most, and of equal ones the first
-/// that is no layout.
+/// The format whose linears form the units: the format with the most linears, and among equal ones the first
+/// that is not a layout.
 const MenuFormat& reference_format(const std::vector<MenuFormat>& menu) {
   const MenuFormat* found = nullptr;
   const auto rank = [](const MenuFormat& f) {

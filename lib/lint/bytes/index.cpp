@@ -81,7 +81,7 @@ void check_numbering(const std::vector<std::string>& present, LintReporter& repo
   }
 }
 
-/// True if a file is a whole one without tensors, as savers leave them that move tensors to other files.
+/// True if a file is complete and has no tensors. Savers that move tensors to other files leave such files.
 bool has_no_tensors(const fs::path& path) {
   constexpr uint64_t kMostHeader = 1u << 16;
   std::error_code error;
@@ -155,9 +155,9 @@ std::vector<std::string> files_to_lint(const fs::path& directory, const std::opt
                    index->name, tensors[i]);
     }
   }
-  // An index may be written again of the files that are left, but their names still count the others. Where
-  // the family's row says which tensors there must be, a file may be gone with parts that the config no
-  // longer has, such as a draft.
+  // If files were removed and the index was written anew, the names of the other files still state the
+  // earlier count. If the family's tensors are known, other rules report missing tensors. A file may then be
+  // absent because the config no longer has its parts, such as a draft.
   const auto model = find_language_model(config);
   const bool is_known = model && !model->family->is_open;
   std::vector<std::string> named = index->contents.files;

@@ -20,8 +20,8 @@ struct Chunk {
   uint64_t blocks = 0, full_blocks = 0;   ///< of E2M1: blocks that are not zero; of these, with a code of 6
   uint8_t any_bits = 0, all_bits = 0xFF;  ///< of FP8: bits that are set in any number, and in all
   uint64_t tiny_scales = 0;               ///< of E2M1: blocks whose scale is too small to be exact
-  /// Of four-bit codes: windows in which every code is equally frequent, as of noise. A window is smaller
-  /// than a page of 4 KiB, so that a page has a whole one wherever it begins.
+  /// For four-bit codes, the windows in which every code is equally frequent, as of noise. A window is
+  /// smaller than a page of 4 KiB, so that a page has a whole one wherever it begins.
   static constexpr uint64_t kWindow = 2048;
   uint32_t noise_windows = 0;
 };

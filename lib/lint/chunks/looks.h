@@ -4,8 +4,8 @@
 
 namespace twofour {
 
-/// Bytes that no weights have: readable text, or one pattern of two bytes again and again. Of scales: text,
-/// or numbers that neighbours never have, as of noise.
+/// Bytes that no weights have: readable text, or one pattern of two bytes again and again. In scales: text,
+/// or numbers that neighbours never have, as in noise.
 struct ForeignBytes {
   uint64_t bytes = 0, at = 0;  ///< number of bytes, 0: none were found; where they begin
   bool is_text = false;

@@ -65,7 +65,7 @@ bool is_nvfp4_group(const Json& group) {
          member(weights, "group_size") == 16;
 }
 
-/// What a config of either producer states about all modules.
+/// The statements of a config of either producer about all modules.
 struct Claims {
   explicit Claims(const ConfiguredQuantization& configured)
       : modelopt(configured.method_text == "modelopt" ||

@@ -108,7 +108,7 @@ namespace {
 constexpr std::string_view kCacheScales[] = {".k_scale", ".v_scale", ".kv_scale", ".k_proj.output_scale",
                                              ".v_proj.output_scale"};
 
-/// What a config states about the KV cache.
+/// The statements of a config about the KV cache.
 struct CachePromise {
   bool is_configured = false;  ///< true if the key exists, even with null
   bool is_quantized = false, is_static = false;

@@ -14,7 +14,7 @@ struct LayerPart {
   bool operator==(const LayerPart& other) const { return n == other.n && k == other.k; }
 };
 
-/// The modules of one layer, in any format. Of the experts, only the first is included.
+/// The modules of one layer, in any format. The first expert stands for all experts.
 struct LayerTensors {
   int64_t layer = 0;
   std::map<std::string, LayerPart> parts;

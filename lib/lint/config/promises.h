@@ -10,7 +10,7 @@
 
 namespace twofour {
 
-/// What a config states about one module, and about the module's inputs.
+/// The statements of a config about one module, and about the module's inputs.
 struct Promise : ConfiguredFormat {
   InputPromise inputs = InputPromise::kUnknown;
 };

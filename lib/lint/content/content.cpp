@@ -158,7 +158,7 @@ class Content {
   /// same channels, or the block scales of all of them are those of zeros.
   static bool are_rows_removed(const Member& m) {
     const MatrixFigures& f = *m.figures;
-    // What was never written are codes of 0, which are no zeros.
+    // Lines that were never written have codes of 0, which are no zeros.
     if (f.plan.kind == NumberKind::kInt4) return true;
     if (m.shares_zero_rows || are_scattered(f.zero_rows, f.longest_zero_lines, f.plan.lines)) return true;
     return f.plan.scale_bytes > 0 && f.live_zero_lines == 0;
@@ -210,7 +210,7 @@ class Content {
                        is_seldom(kind.with_columns, kind.members);
     if (!m.is_linear || !alone) return false;
     constexpr uint64_t kFewLines = 16, kFewLastLines = 4, kFewLastBytes = 4096;
-    // What was never written is at the end.
+    // Lines that were never written are at the end.
     const bool last = f.first_zero_line + f.longest_zero_lines == f.plan.lines &&
                       f.longest_zero_lines >= kFewLastLines &&
                       f.longest_zero_lines * f.plan.line_bytes >= kFewLastBytes;

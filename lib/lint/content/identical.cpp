@@ -23,7 +23,7 @@ bool is_shared_by_design(const std::string& name) {
 bool is_constant(const Member& m) {
   // If all numbers are equal, the RMS is equal to the amax. With block scales, the RMS may be unknown.
   const MatrixFigures& f = *m.figures;
-  // Of floats, the most frequent exponent is counted, and a router's biases may all have one.
+  // For floats, the share is that of an exponent, and a router's biases may all have one exponent.
   const bool floats = width_of(f.plan.kind) > 1;
   return !std::isfinite(f.log2_rms) || std::fabs(f.log2_rms - f.log2_amax) < 1e-6 ||
          (!floats && f.constant_share > 0.99);

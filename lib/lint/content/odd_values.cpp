@@ -90,12 +90,12 @@ std::string odd_numbers(const MatrixFigures& f, bool rows) {
   if (f.negative_share < 0.02) return "no negative numbers, as of unsigned integers or magnitudes";
   const bool fp8 = f.plan.kind == NumberKind::kE4m3;
   // If the density of weights is flat near zero, a twentieth of the weights is below a sixteenth of the RMS.
-  // Of weights that were quantized before, an eighth is zero.
+  // If weights were quantized before, an eighth is zero.
   if (!fp8 && f.zero_share + non_zero * f.small_share < 0.002)
     return "no numbers near zero, as if the file stated a wrong type";
   if (f.small_share > 0.75)
     return "most numbers far below the RMS, as if bytes were exchanged or the file stated a wrong type";
-  // Of four-bit weights a tenth is zero. In FP8 such weights have no density.
+  // A tenth of four-bit weights is zero. In FP8 such weights have no density.
   if (fp8 && f.zero_share < 0.005 && f.octaves > 1.55) return "a density as of E5M2";
   if (fp8 && f.unevenness < 0.1) return "every byte equally often, as of noise";
   return "";

@@ -90,7 +90,7 @@ class Regions {
     // Rows of zeros may have any scale.
     if (m.scale_figures != nullptr && (m.figures->zero_lines > 0 || m.figures->zero_columns > 0))
       return false;
-    // Of small matrices, a few rows do not show how much they vary.
+    // The few rows of a small matrix do not show how much they vary.
     constexpr uint64_t kFewLines = 16;
     if ((m.figures->plan.lines < kFewLines && !bias) || m.figures->plan.k_outer) return false;
     const double peak = bias ? kLone : is_of_blocks(m) ? kBlockPeak : kPeak;
@@ -107,7 +107,8 @@ class Regions {
     return false;
   }
 
-  /// Reports zeros within a row of a matrix that has hardly any others. Of integers, zero is the lowest code.
+  /// Reports zeros within a row of a matrix that has hardly any others. For integers, zero is the lowest
+  /// code.
   bool check_zero_bytes(const Member& m) {
     const MatrixFigures& f = *m.figures;
     constexpr uint64_t kLeast = 384;
@@ -236,7 +237,7 @@ class Regions {
   bool check_repeat(const Member& m) {
     constexpr uint64_t kFewBytes = 4096, kFewRows = 2, kPage = 3072;
     const MatrixFigures& f = *m.figures;
-    // What lies at another place of its row is no row that is there twice. GPTQ has eight columns in a line.
+    // Bytes at another place of a row are no repeated row. GPTQ has eight columns in a line.
     const uint64_t line = std::max<uint64_t>(1, f.plan.line_bytes), apart = f.repeat.at - f.repeat.from;
     const bool integers = f.plan.kind == NumberKind::kInt4, across = apart % line != 0 || integers;
     const uint64_t least = across ? kPage : std::max(kFewBytes, kFewRows * line + Pieces::kPiece);

@@ -63,7 +63,7 @@ void add_neighbours(const std::vector<Block>& blocks, Correlation& sums) {
 
 double octaves_of(double energy) { return energy > 0 ? std::log2(energy) / 2 : std::nan(""); }
 
-/// What the bytes of codes and scales mean, since logarithms take time.
+/// The numbers of all bytes of codes and scales, in tables because logarithms take time.
 struct Tables {
   std::array<uint16_t, 256> e2m1{};   ///< sum of the squares of two codes, in halves
   std::array<float, 256> e4m3{};      ///< squares

@@ -36,8 +36,8 @@ class FamilyPresence {
   bool is_replaced(size_t row, int64_t layer) const;
   /// True if an earlier row is the same tensor under another name.
   bool is_second_name(size_t row) const;
-  /// True if the layers have names as in the family's own class. Of an open family, producers may write the
-  /// names of another class.
+  /// True if the layers have names as in the family's own class. If a family is open, producers may write
+  /// the names of another class.
   bool has_own_names() const { return has_own_names_; }
 
  private:

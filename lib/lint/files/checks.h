@@ -20,7 +20,7 @@ void lint_token_rows(const LintInput& input, const std::vector<NeededToken>& tok
 /// there is no such file, or it cannot be read.
 std::optional<TokenTable> lint_tokenizer_file(const LintInput& input, const Json& config,
                                               LintReporter& reporter);
-/// What all chat templates of a checkpoint show.
+/// Facts of all chat templates of a checkpoint.
 struct ChatTemplates {
   std::string written{};  ///< all texts that they may write, a line each
   std::string names{};    ///< all names and compared texts that they read, between blanks

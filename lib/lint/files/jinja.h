@@ -5,7 +5,7 @@
 
 namespace twofour {
 
-/// What the text of a Jinja template shows without running it.
+/// Facts that the text of a Jinja template shows without running it.
 struct TemplateFacts {
   std::string problem{};           ///< why Jinja does not parse it, with the line; empty: it parses
   bool is_empty = false;           ///< it writes nothing: no text and no expression

@@ -60,7 +60,8 @@ class StepLint {
     }
   }
 
-  /// What turns bytes into letters, or blanks into another letter, needs a decoder that turns them back.
+  /// A step that turns bytes into letters, or blanks into another letter, needs a decoder that turns them
+  /// back.
   void check_decoder() {
     for (const char* step : {"ByteLevel", "Metaspace"}) {
       if (!TokenTable::has(tokens_.encodes, step) || !tokens_.decodes.empty()) continue;

@@ -10,7 +10,7 @@
 namespace twofour {
 namespace {
 
-/// What a cause and its consequence must have in common.
+/// The place that a cause and its consequence must have in common.
 enum class Tie {
   kDirectory,  ///< nothing but the directory
   kFile,       ///< the same file

@@ -19,7 +19,7 @@
 
 namespace twofour {
 
-/// Whether repair mends what a rule finds.
+/// The way in which repair mends the findings of a rule.
 enum class Mended {
   kNo,
   kYes,

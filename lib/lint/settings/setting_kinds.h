@@ -3,7 +3,7 @@
 
 namespace twofour {
 
-/// What values a setting takes.
+/// The values that a setting takes.
 enum class SettingKind {
   kCount,           ///< a whole number of at least 1
   kNumber,          ///< a whole number of at least 0

@@ -52,7 +52,7 @@ std::optional<Unevenness> unevenness_of(const Member& m) {
     rows = static_cast<double>(f.plan.lines);
     columns = static_cast<double>(f.plan.scale_bytes);
   } else if (scales != nullptr && scales->plan.scale_columns > 0) {
-    // Of floats, the spread follows from the mean of squares, if their logarithms are normal.
+    // For floats, the spread follows from the mean of squares, if their logarithms are normal.
     const double above = scales->log2_rms - scales->log2_mean;
     cell = scales->plan.kind == NumberKind::kE8m0 ? scales->scale_sd
                                                   : std::sqrt(std::max(0.0, above) / std::log(2.0));

@@ -186,7 +186,7 @@ ProvenMend changes_of(const MendNote& note) {
   return mend;
 }
 
-/// Validates output of repair. What the mends must have made is derived from the source and the donor.
+/// Validates output of repair. The expected results of mends are derived from the source and the donor.
 void validate_repair(const Checkpoint& artifact, const Manifest& manifest, const fs::path& source_path,
                      const ValidateOptions& options, Progress& progress, ValidateReport& report) {
   const RepairNote note = read_repair_note(artifact.path() / kManifestName, artifact.tensors().size());

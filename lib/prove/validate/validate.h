@@ -79,8 +79,8 @@ struct WeightReport {
   std::optional<EncodeError> chosen = {};
 };
 
-/// What one mend of a repaired artifact changed: names of tensors, "FILE: NAME" of dropped ones, "FILE: KEY"
-/// of settings, and files that it wrote for another reason.
+/// The changes by one mend of a repaired artifact: names of tensors, "FILE: NAME" of dropped ones, "FILE:
+/// KEY" of settings, and files that it wrote for another reason.
 struct ProvenMend {
   std::string mend;
   std::vector<std::string> tensors = {}, dropped = {}, settings = {}, files = {};

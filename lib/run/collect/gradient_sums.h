@@ -68,7 +68,8 @@ class GradientSums : public GradientWatcher {
       rows_;  ///< of each linear: sums of squared gradients of its outputs
   std::map<std::string, size_t> entry_of_;
   bool shares_fisher_ = false;
-  /// Of a batch: the inputs of experts, and sums over the experts of a token of e, and of its root.
+  /// For a batch: the inputs of experts, and for each token the sums of e and of its root over the token's
+  /// experts.
   std::vector<float> expert_x_;
   std::vector<double> expert_e_, expert_roots_;
   int64_t expert_rows_ = 0;

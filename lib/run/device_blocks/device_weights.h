@@ -78,7 +78,7 @@ struct DeviceLayer {
 struct DeviceEnds {
   cuda::DeviceMatrix embedding, head;
   const float* norm = nullptr;
-  /// Of layers without a window, with one, and with compressed entries.
+  /// For layers without a window, with one, and with compressed entries.
   const float *frequencies = nullptr, *window_frequencies = nullptr, *compressed_frequencies = nullptr;
   DeviceStreams streams;  ///< of the head
 };

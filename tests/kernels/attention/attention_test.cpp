@@ -21,7 +21,7 @@ std::vector<float> draw(int64_t count, unsigned seed) {
   return x;
 }
 
-/// What query i of a head sees, in double [value_size].
+/// The output for query i of a head, in double [value_size].
 xt::xtensor<double, 1> reference(const cpu::Attention& in, int64_t i, int64_t head) {
   const int64_t position = in.keys - in.queries + i, kv = head / (in.heads / in.kv_heads);
   const int64_t first = in.window > 0 ? std::max<int64_t>(position - in.window + 1, 0) : 0;

@@ -210,7 +210,7 @@ struct MixerNumbers {
   cpu::StreamMixer mixer;
 };
 
-/// What the rows of a mixer say of each token: scale * (row x / rms(x)) + base, in double.
+/// The values of a mixer's rows for each token: scale * (row x / rms(x)) + base, in double.
 Wide2 logits_in_double(const MixerNumbers& w, const Wide2& x) {
   const int64_t rows = static_cast<int64_t>(w.base.size()), n = w.mixer.streams;
   const Wide2 weight = wide(w.weight, rows, n * 6);

@@ -38,7 +38,7 @@ struct Layer {
     for (float& x : drawn) x = normal(random);
     hidden_bytes = Activations::to_bits(drawn, c.type);
     hidden = Activations::from_bits(hidden_bytes, c.type);
-    // Of twice as many experts in the world every other is here.
+    // Every other of twice as many experts in the world is here.
     const int64_t known = c.mapped ? 2 * c.e : c.e;
     for (int64_t e = 0; c.mapped && e < known; ++e)
       map.push_back(e % 2 == 1 ? static_cast<int32_t>(c.e - 1 - e / 2) : -1);

@@ -32,7 +32,7 @@ struct Weights {
               xt::adapt(out.data(), {out.size()}) = xt::view(values, expert_, n);
             }};
   }
-  /// Of an expert, W x in float32.
+  /// W x of an expert in float32.
   Floats times(int64_t e, const Floats& x) const { return xt::sum(xt::view(values, e) * x, {1}); }
 
  private:

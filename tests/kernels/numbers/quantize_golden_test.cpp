@@ -10,7 +10,7 @@
 
 namespace quantize_golden_test {
 
-// What the producers themselves made of the same weights: tests/golden/quantize.
+// The results of the producers themselves for the same weights: tests/golden/quantize.
 
 using namespace twofour;
 

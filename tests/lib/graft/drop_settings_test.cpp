@@ -15,7 +15,7 @@
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
 
-// What a drop leaves has a config.json that says what is left.
+// The result of a drop has a config.json that fits it.
 
 namespace drop_settings_test {
 
@@ -126,7 +126,7 @@ TEST_CASE("a drop of all that a switch of any family promises turns it off, and 
     const std::vector<FamilyRow> rows = family_rows(family.parameters);
     for (const std::string& key : family_switches(rows)) {
       const auto is_switched = [&](const FamilyRow& row) { return has_term(row.when, key); };
-      // What a layer is and other switches decide some rows as well: all are on, in the order of a set.
+      // The kind of a layer and other switches decide some rows, too. All are on, in the order of a set.
       Json config = {{"model_type", family.model_types[0]},
                      {"num_hidden_layers", 1},
                      {"hidden_size", 1},

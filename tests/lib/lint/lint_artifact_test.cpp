@@ -66,7 +66,7 @@ struct Artifact {
   void set(const std::string& tensor, uint64_t offset, uint8_t value) {
     set(tensor, offset, [=](uint8_t) { return value; });
   }
-  /// What is found; the changed byte breaks a hash, too, which has a test of its own.
+  /// The findings. The changed byte breaks a hash, too, which has a test of its own.
   LintReport report() const { return lint_quietly(path, {.levels = {{"manifest-hash", std::nullopt}}}); }
 
   Scratch scratch;

@@ -6,7 +6,7 @@
 #include "tests/support/faults/spoil.h"
 #include "tests/support/scratch.h"
 
-// What holds of layers whatever their family, of drafts, and of heads that are tied to embeddings.
+// Rules for layers of any family, for drafts, and for heads that are tied to embeddings.
 
 namespace lint_layers_test {
 

@@ -8,8 +8,8 @@
 #include "tests/support/faults/spoil.h"
 #include "tests/support/scratch.h"
 
-// What a quantization config promises against what is stored, key by key: each key that is wrong is named,
-// with both values, and nothing is said of the same key where it is right.
+// The promises of a quantization config against the stored tensors, key by key: each key that is wrong is
+// named, with both values, and nothing is said of the same key where it is right.
 
 namespace lint_promises_test {
 

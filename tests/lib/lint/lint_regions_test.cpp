@@ -84,7 +84,7 @@ Edit cells(std::function<uint8_t(uint8_t, size_t, size_t)> f) {
 
 using Edits = std::vector<std::pair<std::string, Edit>>;
 
-/// What lint says of a changed model.
+/// The findings of lint in a changed model.
 std::string lines(const char* format, const Edits& edits) {
   return lines_of(LargeModel::get(format).lint_changed(edits));
 }

@@ -22,7 +22,7 @@ std::string lines(Base base, const Change& change) { return lines_of(lint_change
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-/// What lint says of a small model of synth with a change.
+/// The findings of lint in a small model of synth with a change.
 std::string lines(const std::string& shape, const std::string& dialect, const Change& change) {
   const Scratch scratch;
   SynthOptions options;

@@ -52,7 +52,7 @@ std::vector<std::string> alarms(const LintReport& report) {
   return lines;
 }
 
-/// Whether a line mentions a place: all words of an alternative.
+/// True if a line mentions a place: all words of an alternative.
 bool mentions(const std::string& line, const std::string& place) {
   for (size_t begin = 0; begin <= place.size();) {
     const size_t end = std::min(place.find(" | ", begin), place.size());
@@ -69,7 +69,7 @@ bool mentions(const std::string& line, const std::string& place) {
   return false;
 }
 
-/// What lint says of a planted change, above a note. A refusal to read it counts as a finding.
+/// The findings of lint above a note in a planted change. A refusal to read it counts as a finding.
 std::vector<std::string> lint_planted(const Planted& planted) {
   const Scratch scratch;
   std::mt19937 random(1);

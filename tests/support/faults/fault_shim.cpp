@@ -40,14 +40,14 @@ Fault fault_of(const char* call) {
   return Fault::kFail;
 }
 
-/// Whether a path ends in the name that faults are for.
+/// True if a path ends in the name that faults are for.
 bool is_meant(const char* path) {
   const char* wanted = std::getenv("TWOFOUR_FAULT_FILE");
   const char* slash = std::strrchr(path, '/');
   return wanted != nullptr && std::strcmp(slash != nullptr ? slash + 1 : path, wanted) == 0;
 }
 
-/// Whether a descriptor's file has the name that faults are for.
+/// True if a descriptor's file has the name that faults are for.
 bool is_meant(int fd) {
   const char* wanted = std::getenv("TWOFOUR_FAULT_FILE");
   if (wanted == nullptr) return true;

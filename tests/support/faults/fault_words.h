@@ -5,7 +5,7 @@
 
 #include "tests/support/faults/faults.h"
 
-// What faults of names, configs and bytes are written in.
+// The vocabulary of faults of names, configs and bytes.
 
 namespace twofour {
 

@@ -6,11 +6,11 @@
 
 namespace twofour {
 
-/// Whether a library of ours can be loaded into the program.
+/// True if a library of the tests can be loaded into the program.
 inline bool can_inject() { return program_words().size() == 1; }
 
-/// What to add to the environment of a run so that one of its calls, or of its reads of files named `file`,
-/// fails: see support/fault_shim.cpp.
+/// The variables for the environment of a run so that one of its calls, or of its reads of files named
+/// `file`, fails: see support/fault_shim.cpp.
 inline std::vector<std::string> injected(const std::string& fault, const std::string& file = "") {
   // AddressSanitizer wants to be the first library, but a test does not need it to be.
   std::vector<std::string> environment{"LD_PRELOAD=" TWOFOUR_FAULT_SHIM, "TWOFOUR_FAULT=" + fault,

@@ -10,7 +10,7 @@
 
 namespace twofour {
 
-/// What lint says of a sound checkpoint with a change, beside `against` if there is one.
+/// The findings of lint in a sound checkpoint with a change, beside `against` if there is one.
 inline LintReport lint_changed(Base base, const spoil::Change& change, std::optional<Base> against = {}) {
   const Scratch scratch;
   std::mt19937 random(1);

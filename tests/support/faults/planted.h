@@ -11,7 +11,7 @@
 
 namespace twofour {
 
-/// What may be wrong with a model, in the numbering of `kClauses`: planted changes are counted by clause.
+/// The kinds of faults of a model, in the numbering of `kClauses`: planted changes are counted by clause.
 struct Clause {
   const char* id;
   const char* what;
@@ -62,8 +62,8 @@ struct Planted {
   Expect expect;
   const char* what;  ///< one of a clause and base
   const char* why;   ///< how the model becomes wrong, or why it stays what it was
-  /// What a finding must mention for the fault to count as found: words that all occur in its rule, file,
-  /// name or message; alternatives after " | ". Empty where nothing is to be found.
+  /// The words that a finding must mention for the fault to count as found: words that all occur in its rule,
+  /// file, name or message; alternatives after " | ". Empty where nothing is to be found.
   const char* place;
   std::function<void(Save&, std::mt19937&)> change = {};
   /// Afterwards, in the directory.

@@ -1,7 +1,7 @@
 #include "tests/support/faults/planted.h"
 #include "tests/support/faults/spoil.h"
 
-// What configs promise of formats against what is stored: clauses 2.1 to 2.13.
+// Promises of configs about formats against the stored tensors: clauses 2.1 to 2.13.
 
 namespace twofour {
 namespace {

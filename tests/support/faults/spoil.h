@@ -21,9 +21,9 @@ Json& at_path(Json& json, std::string_view path);
 Change set_key(std::string path, Json value);
 Change erase_key(std::string path);
 Change edit_key(std::string path, std::function<void(Json&)> change);
-/// Of hf_quant_config.json.
+/// The same in hf_quant_config.json.
 Change set_hf(std::string path, Json value);
-/// Of both files, where each calls it something else.
+/// The same in both files, which have different names for it.
 Change set_both(std::string config_path, std::string hf_path, Json value);
 /// Adds names to, or takes those that contain `part` from, the lists of unquantized modules of all files that
 /// have one.

@@ -18,7 +18,7 @@ struct ServerRequest {
   std::string field(const std::string& name) const;
 };
 
-/// What it answers.
+/// The answer of the server.
 struct ServerAnswer {
   int status = 200;
   std::vector<std::string> fields;  ///< "ETag: \"x\""

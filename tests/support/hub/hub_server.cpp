@@ -34,7 +34,7 @@ ServerAnswer error(int status, const std::string& code, const std::string& messa
   return answer;
 }
 
-/// What of `text` is behind `begin`; nothing if it does not begin so.
+/// The rest of `text` after `begin`; nothing if it does not begin so.
 std::optional<std::string> behind(const std::string& text, const std::string& begin) {
   if (!text.starts_with(begin)) return std::nullopt;
   return text.substr(begin.size());

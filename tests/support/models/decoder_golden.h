@@ -105,7 +105,7 @@ inline std::vector<float> golden_weights(const std::string& name, const std::vec
   return weights;
 }
 
-/// What the head sees: the last norm of `hidden` [rows, H], in double.
+/// The input of the head: the last norm of `hidden` [rows, H], in double.
 inline std::vector<float> golden_last_norm(const DecoderGolden& golden, const std::vector<float>& hidden) {
   const Json& config = text_config(golden);
   const bool is_nested = &config != &golden.config;
@@ -192,7 +192,7 @@ inline double relative_error(std::span<const float> found, std::span<const float
   return std::isfinite(error) ? error / largest : INFINITY;
 }
 
-/// Of any position, of those that have expected logits: the last ones.
+/// The last positions of those that have expected logits.
 inline double worst_error(const DecoderGolden& golden, const std::vector<float>& logits) {
   const auto vocabulary = static_cast<size_t>(golden.vocabulary);
   const std::span<const float> last = std::span(logits).last(golden.logits.size());

@@ -16,7 +16,7 @@
 
 namespace twofour {
 
-/// What a producer made of some weights: a file of tests/golden/quantize.
+/// Weights as a producer quantized them: a file of tests/golden/quantize.
 class GoldenQuantize {
  public:
   explicit GoldenQuantize(const std::string& name) {

@@ -20,7 +20,7 @@ inline OneRule rule_to(const std::string& layout, const std::vector<std::string>
   return recipe;
 }
 
-/// What a layout keeps of a source: all of it, or the pruned source.
+/// The part of a source that a layout keeps: all of it, or the pruned source.
 inline ReadTensors kept_by(const std::string& layout, const std::filesystem::path& source,
                            const std::vector<std::string>& also = {}) {
   if (layout == "g8") return read_tensors(source);
@@ -38,7 +38,7 @@ inline void check_equal(const ReadTensors& found, const ReadTensors& expected) {
   }
 }
 
-/// What was written of a source is what the slow derivation gives.
+/// Checks that the written tensors are those of the slow derivation.
 inline void check_proven(const std::filesystem::path& source, const std::filesystem::path& out) {
   const ValidateReport report = validate_from(source, out);
   CHECK_MESSAGE(report.differences.empty(), text_of(report.differences));

@@ -4,7 +4,7 @@
 
 #include "formats/layouts/layout_ops.h"
 
-/// What tests hold fast paths and maps of layouts against, with no code a layout.
+/// The reference for fast paths and maps of layouts, without code for single layouts.
 
 namespace twofour {
 

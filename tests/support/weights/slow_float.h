@@ -15,7 +15,7 @@ struct SlowFloat {
 
   unsigned sign_bit() const { return 1u << (exponent_bits + mantissa_bits); }
 
-  /// What a finite code means, from the definition: powers of two and nothing else. The code above `last`
+  /// The value of a finite code, from the definition: powers of two and nothing else. The code above `last`
   /// decodes to what it would mean if it were finite: where rounding to `last` ends.
   double value(unsigned code) const {
     const unsigned magnitude = code & (sign_bit() - 1);

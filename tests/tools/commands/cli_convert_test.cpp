@@ -40,7 +40,7 @@ bool wait_until(Run& run, F condition) {
   return true;
 }
 
-/// Whether anything could be taken for an artifact or for a part of one.
+/// True if anything could be taken for an artifact or for a part of one.
 bool looks_complete(const fs::path& directory) {
   if (!fs::exists(directory) || fs::exists(directory / kJournalName)) return false;
   return !fs::is_empty(directory);

@@ -1,4 +1,4 @@
-// What merge and tasks make of a destination in any state: killed halfway, edited, with things in it.
+// Merge and tasks with a destination in any state: killed halfway, edited, with things in it.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <signal.h>

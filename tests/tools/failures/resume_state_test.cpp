@@ -1,5 +1,5 @@
-// What --resume and --force know of a directory and of the source: changes that hide, directories that only
-// look like ours, and runs that were killed taking an old artifact away.
+// The knowledge of --resume and --force about a directory and the source: changes that hide, directories that
+// only look like ours, and runs that were killed taking an old artifact away.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <signal.h>

@@ -78,7 +78,7 @@ std::vector<uint8_t> without_signs_of_zeros(std::vector<uint8_t> codes) {
   return codes;
 }
 
-/// Whether a proof and twofour.json say what choosing cost: no layer is as it was.
+/// True if a proof and twofour.json say what choosing cost: no layer is as it was.
 void hold_costs(const std::string& out, const std::string& proof) {
   CHECK_MESSAGE(proof.find("no energy lost") == std::string::npos, proof);
   CHECK_MESSAGE(proof.find("chosen by statistics or masks: relative error") != std::string::npos, proof);

@@ -12,7 +12,7 @@ using namespace twofour;
 
 namespace {
 
-/// What a program printed, and its exit status.
+/// The output of a program, and its exit status.
 std::pair<std::string, int> output_of(const std::string& command) {
   FILE* pipe = ::popen(command.c_str(), "r");
   REQUIRE(pipe);

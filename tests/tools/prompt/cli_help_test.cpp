@@ -78,7 +78,7 @@ TEST_CASE("twofour help and -V say what --help and --version say") {
 }
 
 TEST_CASE("help names every default") {
-  // What is not done, not chosen or not written without them.
+  // Without these options, something is not done, not chosen or not written.
   const std::set<std::string> without = {"--include", "--exclude",  "--also",
                                          "--tensor",  "--rule",     "--keep-global-scale",
                                          "--plan",    "--html",     "--against",

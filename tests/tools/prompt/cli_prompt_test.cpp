@@ -18,7 +18,7 @@
 #include "tests/support/terminal.h"
 #include "tools/console/progress_line.h"
 
-/// What people do at the prompt, and what they must get.
+/// Actions of people at the prompt, and the expected answers.
 
 namespace cli_prompt_test {
 

@@ -1,4 +1,4 @@
-// What reading and writing leave in the page cache.
+// The pages that reading and writing leave in the page cache.
 #include "lib/base/io/page_cache.h"
 
 #include <doctest/doctest.h>

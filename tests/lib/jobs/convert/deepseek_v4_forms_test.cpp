@@ -53,7 +53,7 @@ std::string linted(const fs::path& path) {
   return text;
 }
 
-/// What a recipe made of a source, which is sound.
+/// The result of a recipe from a sound source.
 struct Made {
   Made(const fs::path& source, const fs::path& out, const std::string& rules) {
     const Recipe recipe = read_recipe("r", "format: 1\nrules: [" + rules + "]\n");

@@ -103,7 +103,7 @@ std::vector<uint16_t> widened(const ReadTensors& t, const std::string& module) {
   return out;
 }
 
-/// What a stack must hold, element by element, of single experts that `matrix(e, leaf)` gives as [n, k].
+/// The expected elements of a stack, from single experts that `matrix(e, leaf)` gives as [n, k].
 template <class F>
 std::vector<uint16_t> stacked(const Family& f, bool gated, int64_t e, int64_t n, int64_t k, F&& matrix) {
   std::vector<uint16_t> out(static_cast<size_t>(e * n * k));
@@ -394,7 +394,7 @@ TEST_CASE("blocks of FP8 that loaders refuse are refused, kept or written as ask
     convert(scratch / "src", scratch / (dialect + "kept"), rule);
     check_bytes(scratch / "src", scratch / (dialect + "kept"));
     const ReadTensors kept = read_tensors(scratch / (dialect + "kept"));
-    // What engines fuse stays together.
+    // Modules that engines fuse stay together.
     for (const char* own : {"q_proj", "k_proj"})
       CHECK(kept.at(std::string("model.layers.0.self_attn.") + own + ".weight").dtype == DType::kBF16);
     CHECK(kept.at("model.layers.0.mlp.down_proj.weight").dtype == DType::kF8E4M3);

@@ -13,7 +13,7 @@
 #include "tests/support/scratch.h"
 #include "tests/support/weights/float_weights.h"
 
-/// What a stored weight means: everything that changes it is refused, never read as if it were not there.
+/// The meaning of a stored weight: everything that changes it is refused, never read as if it were not there.
 namespace meaning_test {
 
 using namespace twofour;
@@ -32,7 +32,7 @@ OneRule recipe_to(const std::string& to) {
   return recipe;
 }
 
-/// What every way to convert NVFP4 says, or "" where one goes through.
+/// The messages of every way to convert NVFP4; "" if one goes through.
 std::vector<std::string> refusals(const Tensors& tensors, const std::string& config = "{}") {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {tensors}, config);

@@ -64,7 +64,7 @@ std::vector<SynthOptions> published() {
   return rows;
 }
 
-/// What a model has no answer to; empty: every recipe goes.
+/// The recipes that a model cannot follow; empty: it can follow all.
 std::string refusal(const SynthOptions& row, const std::string& recipe) {
   const bool has_gate = !row.shape.starts_with("nemotron-3");
   const bool has_experts = row.shape != "qwen3.8-27b";

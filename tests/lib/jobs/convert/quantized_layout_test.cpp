@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kBlock = "model.layers.0.mlp.experts";
-/// What `quantize` takes of what a layout takes by default.
+/// The modules that `quantize` takes among those that a layout takes by default.
 constexpr const char* kExperts = "re:.*experts\\..*";
 
 OneRule to(const std::string& layout) {

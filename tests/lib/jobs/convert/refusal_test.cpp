@@ -38,7 +38,7 @@ TensorData& tensor_of(Tensors& tensors, const std::string& name) {
 
 void set_float(TensorData& tensor, float value) { std::memcpy(tensor.bytes.data(), &value, sizeof(value)); }
 
-/// What converting `tensors` is refused with, by one worker and by several; nothing may be left behind.
+/// The refusal to convert `tensors`, by one worker and by several. Nothing may be left behind.
 std::string refusal(const Tensors& tensors, const std::optional<std::string>& config = std::nullopt,
                     const OneRule& recipe = {}) {
   std::string message;

@@ -19,7 +19,7 @@
 #include "tests/support/weights/float_weights.h"
 #include "tests/support/weights/stored_weights.h"
 
-// What goes wrong with mixed checkpoints, mostly without a message. Each trap is set here.
+// Faults of mixed checkpoints, mostly without a message. Each trap is set here.
 
 namespace traps_test {
 
@@ -124,7 +124,7 @@ std::set<std::string> lint_ids(const fs::path& path) {
   return ids;
 }
 
-/// What vLLM reads by that configuration as one layer of linears.
+/// The layer of linears that vLLM reads by that configuration.
 std::string read_by_vllm(const Json& config, const std::vector<std::string>& linears) {
   const LoadedConfig loaded{config};
   std::vector<LoadedModule> modules;

@@ -35,7 +35,8 @@ void check_complete(const TaskSplit& split, const Plan& plan, size_t tasks) {
   CHECK(all == expected);
 }
 
-/// What a task reads and writes, counted anew: `source` bytes of each target, once, and of each copy.
+/// The bytes that a task reads and writes, counted anew: `source` bytes of each target, once, and of each
+/// copy.
 uint64_t count_bytes(const Checkpoint& source, const Plan& plan, const std::vector<uint32_t>& files) {
   uint64_t bytes = 0;
   std::set<size_t> read;

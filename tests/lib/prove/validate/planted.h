@@ -33,7 +33,7 @@ enum class Fault {
 
 extern Fault fault;
 
-/// What validate finds where convert had the fault.
+/// The findings of validate if convert had the fault.
 inline Findings differences_of(const std::filesystem::path& source, const std::filesystem::path& out,
                                const OneRule& rule, Fault with) {
   std::filesystem::remove_all(out);

@@ -40,7 +40,7 @@ struct Pair {
   fs::path weights() const { return artifact / "model-00001-of-00001.safetensors"; }
 };
 
-/// Whether validation finds something or cannot even read the artifact: exit code 1 or 2, never 0.
+/// True if validation finds something or cannot even read the artifact: exit code 1 or 2, never 0.
 bool finds(const std::function<ValidateReport()>& run) {
   try {
     return !run().differences.empty();

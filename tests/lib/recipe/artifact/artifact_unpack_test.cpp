@@ -59,7 +59,7 @@ void poke(const fs::path& artifact, const std::string& tensor, uint64_t offset, 
   }
 }
 
-/// What reading all of a source says, by both paths.
+/// The messages of reading all of a source, by both paths.
 std::pair<std::string, std::string> read_messages(const fs::path& source) {
   const auto read_all = [&](ReadPath how) {
     return message_of([&] {

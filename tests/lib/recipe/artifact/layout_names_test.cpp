@@ -61,7 +61,7 @@ struct Mixed {
   }
 };
 
-/// What every reader of an artifact says; they must agree.
+/// The messages of all readers of an artifact, which must agree.
 void check_refused(const Mixed& m, const std::string& part) {
   CHECK(contains(message_of([&] { open_source(m.path); }), part));
   CHECK(contains(message_of([&] { validate(m.path); }), part));

@@ -78,7 +78,7 @@ struct Block {
     const Rows x = xt::adapt(hidden, {m, size("hidden_size")});
     return rms_norm(x, 1.0 + vector("input_layernorm.weight"), epsilon());
   }
-  /// What the layer's first half adds to its input.
+  /// The numbers that the layer's first half adds to its input.
   Rows added() const {
     const Scratch scratch;
     write_decoder_checkpoint(golden, scratch / "model");

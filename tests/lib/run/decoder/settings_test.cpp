@@ -18,7 +18,7 @@ DecoderGolden golden_of(const std::string& name) {
   return read_decoder_golden(std::filesystem::path(TWOFOUR_GOLDEN_DIR) / "decoder", name);
 }
 
-/// What the decoder says of a golden model under another config.
+/// The message of the decoder for a golden model under another config.
 std::string refusal(const DecoderGolden& golden, const std::string& config) {
   const Scratch scratch;
   write_decoder_checkpoint(golden, scratch / "model", config);

@@ -27,7 +27,7 @@ std::filesystem::path gradient_folder() {
                           : std::filesystem::path(TWOFOUR_GOLDEN_DIR) / "gradients";
 }
 
-/// What torch gives of a model: a case of tests/loaders/gradients.py.
+/// The gradients of torch for a model: a case of tests/loaders/gradients.py.
 struct TorchGradients {
   size_t windows, length;
   double loss;

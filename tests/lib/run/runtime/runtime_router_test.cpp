@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kExperts = 5, kHidden = 32;
 
-/// What a router must choose, by sorting all of its scores; hidden [M, H].
+/// The expected choice of a router, by sorting all of its scores; hidden [M, H].
 ExpertChoice expected(const ConvertedLayer& made, const std::vector<float>& hidden, size_t topk,
                       bool renormalize) {
   const auto gate = read_tensors(made.source()).at("model.layers.3.mlp.gate.weight").as<uint16_t>();

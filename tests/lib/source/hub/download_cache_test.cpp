@@ -72,7 +72,7 @@ struct Fixture {
   std::optional<Variable> endpoint;
 };
 
-/// Whether a file reads as it should, in pieces.
+/// True if a file reads as it should, in pieces.
 bool is_right(const RemoteSource& remote, int file) {
   const std::string expected = contents_of(file);
   const InputFile input(remote.path() / Fixture::name_of(file));

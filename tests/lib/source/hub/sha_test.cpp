@@ -27,7 +27,7 @@ std::string hash_of(const std::string& text, size_t piece) {
   return hasher.hex();
 }
 
-/// What is wrong with a text that was listed under a hash of git's.
+/// The problem of a text that was listed under a hash of git.
 std::string problem_of(const std::string& text, const std::string& listed, size_t piece) {
   RemoteObject object;
   object.size = text.size();

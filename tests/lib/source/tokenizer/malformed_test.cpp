@@ -25,7 +25,7 @@ std::string message_for(const std::string& text) {
   return message_of([&] { Tokenizer::parse("t.json", text); });
 }
 
-/// What is wrong with a file that has such a pre-tokenizer.
+/// The problem of a file that has such a pre-tokenizer.
 std::string split_message(std::string_view pre_tokenizer) {
   return message_for(file_of(fmt::format(R"("pre_tokenizer":{})", pre_tokenizer)));
 }
