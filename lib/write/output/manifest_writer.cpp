@@ -5,6 +5,7 @@
 #include "formats/error.h"
 #include "formats/json.h"
 #include "lib/base/findings/version.h"
+#include "lib/recipe/artifact/layout_names.h"
 #include "lib/write/plan/artifact_texts.h"
 
 namespace twofour {
