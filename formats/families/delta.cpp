@@ -281,7 +281,7 @@ constexpr FamilyShapes kFamilies[] = {
      .router = {{.renormalized = Renormalized::kUnlessConfigured}},
      .traits = {{.rotated = 0.25, .positions = 32768}},
      .norms_add_one = true,
-     .activations = Activations::kSilu},
+     .activations = FamilyActivations::kSilu},
     {.model_types = {"qwen3_5_moe_text"},
      .parameters = {kFrame, kTwoNorms, kGatedAttention, kQwen35Delta, kPlainGate, kSparseExperts,
                     kExpertStacks, kSharedExpert},

@@ -82,7 +82,7 @@ constexpr FamilyShapes kFamilies[] = {
      .defaults = R"(hidden_size=4096 intermediate_size=11008 vocab_size=32000 num_hidden_layers=32
        num_attention_heads=32 attention_bias=false mlp_bias=false tie_word_embeddings=false)",
      .traits = {{.states_theta = true, .positions = 2048}},
-     .activations = Activations::kSiluOrRelu},
+     .activations = FamilyActivations::kSiluOrRelu},
     {.model_types = {"smollm3"},
      .parameters = {kFrame, kTwoNorms, kBiasedAttention, kMlpBias},
      .defaults = R"(hidden_size=2048 intermediate_size=11008 vocab_size=128256 num_hidden_layers=36
@@ -100,25 +100,25 @@ constexpr FamilyShapes kFamilies[] = {
                  .window = 4096,
                  .states_theta = true,
                  .positions = 131072}},
-     .activations = Activations::kSiluOrRelu},
+     .activations = FamilyActivations::kSiluOrRelu},
     {.model_types = {"qwen2"},
      .parameters = {kFrame, kTwoNorms, kQwen2Attention, kMlp},
      .defaults = R"(hidden_size=4096 intermediate_size=22016 vocab_size=151936 num_hidden_layers=32
        num_attention_heads=32 num_key_value_heads=32 tie_word_embeddings=false)",
      .traits = {{.windows = WindowRule::kFrom, .window = 4096, .states_theta = true, .positions = 32768}},
-     .activations = Activations::kSilu},
+     .activations = FamilyActivations::kSilu},
     {.model_types = {"qwen3", "qwen3_vl_text"},
      .parameters = {kFrame, kTwoNorms, kBiasedAttention, kHeadNorms, kMlp},
      .defaults = R"(hidden_size=4096 intermediate_size=22016 vocab_size=151936 num_hidden_layers=32
        num_attention_heads=32 num_key_value_heads=32 head_dim=128 attention_bias=false
        tie_word_embeddings=false)",
      .traits = {{.windows = WindowRule::kFrom, .window = 4096, .states_theta = true, .positions = 32768}},
-     .activations = Activations::kSilu},
+     .activations = FamilyActivations::kSilu},
     {.model_types = {"olmo2", "olmo3"},
      .parameters = {kFrame, kNormsBehind, kBiasedAttention, kWideNorms, kMlp},
      .defaults = R"(hidden_size=4096 intermediate_size=11008 vocab_size=50304 num_hidden_layers=32
        num_attention_heads=32 attention_bias=false tie_word_embeddings=false)",
-     .activations = Activations::kSilu},
+     .activations = FamilyActivations::kSilu},
     {.model_types = {"exaone4"},
      .parameters = {kFrame, kNormsBehind, kPlainAttention, kHeadNorms, kMlp},
      .defaults = R"(hidden_size=4096 intermediate_size=16384 vocab_size=102400 num_hidden_layers=32
@@ -127,20 +127,20 @@ constexpr FamilyShapes kFamilies[] = {
      .parameters = {kFrame, kTwoNorms, kFusedQkv, kFusedGateUp},
      .defaults = R"(hidden_size=3072 intermediate_size=8192 vocab_size=32064 num_hidden_layers=32
        num_attention_heads=32 tie_word_embeddings=false)",
-     .activations = Activations::kSilu},
+     .activations = FamilyActivations::kSilu},
     {.model_types = {"glm4"},
      .parameters = {kFrame, kGlm4Norms, kQkvBiased, kFusedGateUp},
      .defaults = R"(hidden_size=4096 intermediate_size=13696 vocab_size=151552 num_hidden_layers=40
        num_attention_heads=32 num_key_value_heads=2 head_dim=128 attention_bias=true
        tie_word_embeddings=false)",
-     .activations = Activations::kSilu},
+     .activations = FamilyActivations::kSilu},
     {.model_types = {"gemma2"},
      .parameters = {kFrame, kFourNorms, kBiasedAttention, kMlp},
      .defaults = R"(hidden_size=2304 intermediate_size=9216 vocab_size=256000 num_hidden_layers=26
        num_attention_heads=8 num_key_value_heads=4 head_dim=256 attention_bias=false
        tie_word_embeddings=true)",
      .norms_add_one = true,
-     .activations = Activations::kGelu},
+     .activations = FamilyActivations::kGelu},
     {.model_types = {"gemma3_text"},
      .parameters = {kFrame, kFourNorms, kBiasedAttention, kHeadNorms, kMlp},
      .defaults = R"(hidden_size=2304 intermediate_size=9216 vocab_size=262208 num_hidden_layers=26
@@ -153,13 +153,13 @@ constexpr FamilyShapes kFamilies[] = {
                  .window_theta = 10000,
                  .gemma = true}},
      .norms_add_one = true,
-     .activations = Activations::kGelu},
+     .activations = FamilyActivations::kGelu},
     {.model_types = {"seed_oss"},
      .parameters = {kFrame, kTwoNorms, kSeedAttention, kMlpBias},
      .defaults = R"(hidden_size=4096 intermediate_size=27648 vocab_size=155136 num_hidden_layers=64
        num_attention_heads=80 num_key_value_heads=8 head_dim=128 attention_bias=true
        attention_out_bias=false mlp_bias=false tie_word_embeddings=false)",
-     .activations = Activations::kSilu},
+     .activations = FamilyActivations::kSilu},
     {.model_types = {"ernie4_5"},
      .parameters = {kFrame, kTwoNorms, kUseBias, kMlpUseBias},
      .defaults = R"(hidden_size=1024 intermediate_size=3072 vocab_size=103424 num_hidden_layers=18
@@ -179,7 +179,7 @@ constexpr FamilyShapes kFamilies[] = {
        num_attention_heads=16 num_key_value_heads=16 head_dim=256 attention_bias=false
        tie_word_embeddings=true)",
      .norms_add_one = true,
-     .activations = Activations::kGelu},
+     .activations = FamilyActivations::kGelu},
     {.model_types = {"glm"},
      .parameters = {kFrame, kTwoNorms, kQkvBiased, kFusedGateUp},
      .defaults = R"(hidden_size=4096 intermediate_size=13696 vocab_size=151552 num_hidden_layers=40

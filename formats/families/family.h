@@ -116,7 +116,7 @@ struct FamilyShapes {
   std::array<FamilyPart, 3> parts = {};     ///< parts that checks leave out
   bool norms_add_one = false;               ///< true if norms multiply by 1 + w
   bool clamps_gates = false;                ///< as in gpt-oss: sigmoid(1.702 gate) and up + 1, both clamped
-  Activations activations = Activations::kAny;
+  FamilyActivations activations = FamilyActivations::kAny;
   /// The beginnings of the names of the classes of model_types in snake case; nullptr: as the model_type.
   std::array<const char*, 6> class_names = {};
   bool shares_draft_ends = false;  ///< true if drafts have the model's embedding and head

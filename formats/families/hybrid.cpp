@@ -250,7 +250,7 @@ constexpr FamilyShapes kFamilies[] = {
      .experts = {"num_experts", "top_k_experts", kRowStacks},
      .is_open = true,
      .outer_type = "gemma4",
-     .activations = Activations::kGelu},
+     .activations = FamilyActivations::kGelu},
     {.model_types = {"jamba"},
      .parameters = {kJamba, kJambaAttention, kJambaMixer},
      .defaults = R"(hidden_size=4096 intermediate_size=14336 vocab_size=65536 num_hidden_layers=32

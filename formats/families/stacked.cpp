@@ -124,7 +124,7 @@ constexpr FamilyShapes kFamilies[] = {
        num_attention_heads=32 attention_bias=false num_local_experts=8 num_experts_per_tok=2
        shared_intermediate_size=0 tie_word_embeddings=false)",
      .experts = {"num_local_experts", "num_experts_per_tok", kRowStacks},
-     .activations = Activations::kSilu},
+     .activations = FamilyActivations::kSilu},
     {.model_types = {"gpt_oss"},
      .parameters = {kFrame, kTwoNorms, kBiasedAttention, kGptOss},
      .defaults = R"(hidden_size=2880 intermediate_size=2880 vocab_size=201088 num_hidden_layers=36
@@ -141,7 +141,7 @@ constexpr FamilyShapes kFamilies[] = {
                  .theta = 150000,
                  .positions = 131072}},
      .clamps_gates = true,
-     .activations = Activations::kSilu},
+     .activations = FamilyActivations::kSilu},
     {.model_types = {"llama4_text"},
      .parameters = {kFrame, kTwoNorms, kBiasedAttention, kLlama4Block},
      .defaults = R"(hidden_size=5120 intermediate_size=8192 intermediate_size_mlp=16384 vocab_size=202048
@@ -150,7 +150,7 @@ constexpr FamilyShapes kFamilies[] = {
      .experts = {"num_local_experts", "num_experts_per_tok", kColumnStacks},
      .mlp = {llama4_mlp, "moe_layers, interleave_moe_layer_step"},
      .outer_type = "llama4",
-     .activations = Activations::kSilu},
+     .activations = FamilyActivations::kSilu},
     {.model_types = {"inkling_text"},
      .parameters = {kInklingFrame, kInklingFull, kInklingWindow, kInklingBlock},
      .defaults = R"(hidden_size=6144 intermediate_size=dense_intermediate_size

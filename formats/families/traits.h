@@ -63,7 +63,7 @@ struct FamilyRouter {
 };
 
 /// The activations of the models of a family, as far as all of them have one kind.
-enum class Activations {
+enum class FamilyActivations {
   kAny,
   kSilu,
   kSiluOrRelu,  ///< sparse models have a ReLU

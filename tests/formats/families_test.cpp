@@ -206,8 +206,8 @@ TEST_CASE("what reads rows finds what a family has in them") {
         "deepseek_v3, "
         "kimi_k2, glm4_moe, deepseek_v4, nemotron_h, qwen3_next, qwen3_5_moe_text, qwen3_5_text, gpt_oss");
   CHECK(find_family_shapes("kimi_k2")->class_names[1] == std::string("deepseek_v3"));
-  CHECK(find_family_shapes("olmo3")->activations == Activations::kSilu);
-  CHECK(find_family_shapes("cohere")->activations == Activations::kAny);
+  CHECK(find_family_shapes("olmo3")->activations == FamilyActivations::kSilu);
+  CHECK(find_family_shapes("cohere")->activations == FamilyActivations::kAny);
   // The default of qwen3_vl_text, which the decoder does not run, is for many positions.
   CHECK(find_family_traits("qwen3")->states_theta);
   CHECK(find_family_traits("qwen3_vl_text") == nullptr);

@@ -30,13 +30,13 @@ const Choice kChoices[] = {
 /// The texts for the activations of a family. Source: transformers 5.17, the defaults of configuration_*.py,
 /// which checkpoints of these families repeat.
 struct ActivationTexts {
-  Activations activations;
+  FamilyActivations activations;
   std::initializer_list<const char*> texts;
 };
 const ActivationTexts kActivationTexts[] = {
-    {Activations::kSilu, {"silu", "swish"}},
-    {Activations::kSiluOrRelu, {"silu", "swish", "relu", "relu2"}},
-    {Activations::kGelu, {"gelu_pytorch_tanh", "gelu", "gelu_new", "gelu_fast", "gelu_python_tanh"}},
+    {FamilyActivations::kSilu, {"silu", "swish"}},
+    {FamilyActivations::kSiluOrRelu, {"silu", "swish", "relu", "relu2"}},
+    {FamilyActivations::kGelu, {"gelu_pytorch_tanh", "gelu", "gelu_new", "gelu_fast", "gelu_python_tanh"}},
 };
 /// The kinds of layers. Source: transformers 5.17, configuration_utils.py. Earlier names are included.
 constexpr std::string_view kLayerKinds[] = {"full_attention",
