@@ -6,11 +6,11 @@
 #include <cmath>
 
 #include "formats/e2m1.h"
-#include "formats/e2m3.h"
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
 #include "formats/half.h"
 #include "formats/weight_dialect.h"
+#include "formats/weight_format.h"
 #include "kernels/device/check.h"
 #include "kernels/numbers/casts.h"
 #include "kernels/numbers/quantize_ops.h"

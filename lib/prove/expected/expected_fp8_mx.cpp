@@ -7,11 +7,11 @@
 #include <cmath>
 
 #include "formats/e2m1.h"
-#include "formats/e2m3.h"
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
 #include "formats/error.h"
 #include "formats/half.h"
+#include "formats/weight_format.h"
 
 namespace twofour {
 namespace {

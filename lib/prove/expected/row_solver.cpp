@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "formats/e2m3.h"
+#include "formats/weight_format.h"
 #include "lib/prove/expected/expected_solve.h"
 
 namespace twofour {

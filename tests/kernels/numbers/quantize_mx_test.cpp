@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "formats/e2m1.h"
-#include "formats/e2m3.h"
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
 #include "formats/half.h"
+#include "formats/weight_format.h"
 #include "kernels/numbers/quantize_mx.h"
 #include "tests/support/weights/golden_quantize.h"
 

@@ -1,7 +1,7 @@
 #include "formats/e2m1.h"
-#include "formats/e2m3.h"
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
+#include "formats/weight_format.h"
 #include "lib/prove/validate/quantized/solved_check.h"
 
 namespace twofour {

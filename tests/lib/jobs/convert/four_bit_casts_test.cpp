@@ -7,9 +7,9 @@
 #include <string>
 
 #include "formats/e2m1.h"
-#include "formats/e2m3.h"
 #include "formats/e4m3.h"
 #include "formats/half.h"
+#include "formats/weight_format.h"
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string>
 
-#include "formats/e2m3.h"
+#include "formats/weight_format.h"
 #include "lib/source/checkpoint/linears.h"
 #include "tests/support/message.h"
 #include "tests/support/weights/stored_weights.h"
