@@ -42,7 +42,7 @@ struct CompressArguments {
   SizeOptions size;
   TokenOptions input;
   std::string sequential = "group", token_weights, keep_statistics, budget_statistics;
-  std::optional<int64_t> context, limit;
+  std::optional<int64_t> context, limit, recover;
   bool is_guided = false;
 };
 
@@ -131,6 +131,7 @@ CompressTexts texts_of(const CompressArguments& o) {
   CompressInput& input = texts.input;
   input.token_weights = o.token_weights;
   input.is_guided = o.is_guided;
+  input.recover_passes = o.recover.value_or(0);
   input.sequential = o.sequential == "none"    ? Sequential::kNone
                      : o.sequential == "layer" ? Sequential::kLayers
                                                : Sequential::kGroups;
@@ -230,6 +231,7 @@ int collect_and_write(const CompressArguments& o, const Destination& destination
   }
   if (o.common.check) with_progress(common, [&](Progress& progress) { check_hashes(o.common, progress); });
   with_progress(common, [&](Progress& progress) { made.collect(progress); });
+  if (o.recover) with_progress(common, [&](Progress& progress) { made.recover(progress); });
   std::optional<CompressedCheckpoint::Written> written;
   with_progress(common, [&](Progress& progress) { written = made.write(progress); });
   if (!o.recipe.html.empty()) write_compress_report(o, texts, *written, choice, device, common);
@@ -270,6 +272,8 @@ int compress_to_size(const CompressArguments& o, const Destination& destination,
   if (o.common.dry_run) chooser.finish_dry_run();
   if (!solves && !o.keep_statistics.empty())
     throw Error("--keep-stats: expected a format whose weights statistics choose, found none in the choice");
+  if (!solves && o.recover)
+    throw Error("--recover: expected a format whose weights statistics choose, found none in the choice");
   const int code = solves ? collect_and_write(o, destination, choice->recipe, texts, choice, device, common)
                           : only_write(o, destination, *choice, device, common);
   chooser.finish();
@@ -331,6 +335,14 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
       "--guided", o->is_guided,
       "Weigh tokens by gradients of the model's loss, by a backward pass over the windows before all else");
   args.at("--guided").excludes("--token-weights");
+  args.option(
+          "--recover", o->recover,
+          "After the codes are chosen, go so many times over the windows and tune norms and global scales "
+          "by the KL divergence from MODEL's predictions; the last eighth of the windows is held out, and "
+          "nothing changes unless its divergence falls")
+      .value_name("PASSES")
+      .range(1, 1000)
+      .default_text("none");
   args.option("--keep-stats", o->keep_statistics,
               "Keep the statistics in this file, with which validate --source --stats solves rows again")
       .value_name("FILE")
