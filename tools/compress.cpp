@@ -337,9 +337,8 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
   args.at("--guided").excludes("--token-weights");
   args.option(
           "--recover", o->recover,
-          "After the codes are chosen, go so many times over the windows and tune norms and global scales "
-          "by the KL divergence from MODEL's predictions; the last eighth of the windows is held out, and "
-          "nothing changes unless its divergence falls")
+          "Then tune norms and global scales on the CPU by the KL divergence from MODEL, in at most so many "
+          "passes over the windows, if that of the last eighth of them, held out, falls")
       .value_name("PASSES")
       .range(1, 1000)
       .default_text("none");
@@ -365,12 +364,10 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
   for (const char* word : {"--bits", "--size"}) args.at(word).excludes("--pattern").excludes("--budget");
   add_html_option(args, o->recipe.html);
   args.footer(
-      "Collects statistics of the inputs of a model's linears, chooses weights by them and writes them: what "
-      "stats collect and quantize or convert --stats do, but linear by linear on the model as it is "
-      "compressed so far. --device says where it runs; lib/run/decoder/README.md lists the families. The "
-      "backward pass of --guided runs on the CPU, behind a pass there, for all families but those with "
-      "linear "
-      "attention and DeepSeek-V4.\n"
+      "Collects statistics of the inputs of a model's linears, chooses weights by them and writes them, "
+      "linear by linear on the model as it is compressed so far. --device says where it runs; "
+      "lib/run/decoder/README.md lists the families. Backward passes of --guided and --recover run on the "
+      "CPU, for all families but those with linear attention and DeepSeek-V4.\n"
       "What is collected is in DST.compressing until DST is whole; a run that ends early goes on behind its "
       "last whole layer with --resume.");
   return [o, &common] { return run_compress(*o, common); };
