@@ -331,19 +331,17 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
               "examples/statistics/collect.py makes of gradients")
       .value_name("FILE")
       .default_text("1");
-  args.flag(
-      "--guided", o->is_guided,
-      "Weigh tokens by gradients of the model's loss, by a backward pass over the windows before all else");
+  args.flag("--guided", o->is_guided, "Weigh tokens by gradients of the model's loss");
   args.at("--guided").excludes("--token-weights");
-  args.option(
-          "--recover", o->recover,
-          "Then tune norms and global scales on the CPU by the KL divergence from MODEL, in at most so many "
-          "passes over the windows, if that of the last eighth of them, held out, falls")
+  args.option("--recover", o->recover,
+              "Then tune norms and global scales by the KL divergence from SRC, in at most so many passes "
+              "over the "
+              "windows, if it falls for held-out ones")
       .value_name("PASSES")
       .range(1, 1000)
       .default_text("none");
   args.option("--keep-stats", o->keep_statistics,
-              "Keep the statistics in this file, with which validate --source --stats solves rows again")
+              "Keep the statistics in this file, for validate --source --stats")
       .value_name("FILE")
       .default_text("none: they go");
   add_context_option(args, o->context, "Tokens of a window");

@@ -59,34 +59,35 @@ struct RecoveredModel {
   std::vector<std::vector<int32_t>> windows;
 };
 
-/// The mean KL(a || b) of all tokens of windows, in double from both models' logits.
-double slow_divergence(const Decoder& a, const Decoder& b, const std::vector<std::vector<int32_t>>& windows) {
-  double sum = 0;
-  size_t tokens = 0;
+using Windows = std::vector<std::vector<int32_t>>;
+
+/// Logarithms of the probabilities of all tokens of windows, in double from a model's logits.
+std::vector<double> slow_probabilities(const Decoder& model, const Windows& windows) {
+  std::vector<double> all;
+  const auto vocabulary = static_cast<size_t>(model.shape().vocabulary);
   for (const auto& window : windows) {
-    const std::vector<float> x = DecoderSequence(a).append(window, true),
-                             y = DecoderSequence(b).append(window, true);
-    const size_t vocabulary = x.size() / window.size();
-    for (size_t t = 0; t < window.size(); ++t) {
-      double normal[2] = {0, 0};
-      for (size_t i = 0; i < vocabulary; ++i) {
-        normal[0] += std::exp(static_cast<double>(x[t * vocabulary + i]));
-        normal[1] += std::exp(static_cast<double>(y[t * vocabulary + i]));
-      }
-      for (size_t i = 0; i < vocabulary; ++i) {
-        const double p = static_cast<double>(x[t * vocabulary + i]) - std::log(normal[0]),
-                     q = static_cast<double>(y[t * vocabulary + i]) - std::log(normal[1]);
-        sum += std::exp(p) * (p - q);
-      }
+    const std::vector<float> logits = DecoderSequence(model).append(window, true);
+    for (size_t begin = 0; begin < logits.size(); begin += vocabulary) {
+      double sum = 0;
+      for (size_t i = 0; i < vocabulary; ++i) sum += std::exp(static_cast<double>(logits[begin + i]));
+      for (size_t i = 0; i < vocabulary; ++i)
+        all.push_back(static_cast<double>(logits[begin + i]) - std::log(sum));
     }
-    tokens += window.size();
   }
-  return sum / static_cast<double>(tokens);
+  return all;
+}
+
+/// The mean KL(p || model) of all tokens of windows.
+double slow_divergence(const std::vector<double>& p, const Decoder& model, const Windows& windows) {
+  const std::vector<double> q = slow_probabilities(model, windows);
+  double sum = 0;
+  for (size_t i = 0; i < p.size(); ++i) sum += std::exp(p[i]) * (p[i] - q[i]);
+  return sum / static_cast<double>(q.size()) * static_cast<double>(model.shape().vocabulary);
 }
 
 /// The artifact's model, with element `i` of a tensor of floats times `factor`.
 double divergence_with(const RecoveredModel& m, const std::string& tensor, size_t i, double add, float factor,
-                       const std::vector<std::vector<int32_t>>& windows) {
+                       const std::vector<double>& expected, const Windows& windows) {
   Checkpoint shown = open_source(m.artifact);
   auto bytes = std::make_shared<TensorBytes>();
   std::vector<uint8_t>& own = (*bytes)[tensor];
@@ -97,7 +98,7 @@ double divergence_with(const RecoveredModel& m, const std::string& tensor, size_
   value = static_cast<float>((static_cast<double>(value) + add) * static_cast<double>(factor) - add);
   std::memcpy(&own[i * sizeof value], &value, sizeof value);
   const Decoder model(with_substituted(std::move(shown), bytes));
-  return slow_divergence(Decoder::open(m.source), model, windows);
+  return slow_divergence(expected, model, windows);
 }
 
 TEST_CASE("gradients of norms and scales are the differences of the divergence, for each kind of family") {
@@ -108,7 +109,7 @@ TEST_CASE("gradients of norms and scales are the differences of the divergence, 
                         Case{"deepseek_v2", "quantize"}, Case{"olmoe", "g8"}, Case{"gpt_oss", "quantize"}}) {
     CAPTURE(c.name);
     const RecoveredModel m(c.name, c.to);
-    const std::vector<std::vector<int32_t>> windows(m.windows.begin(), m.windows.begin() + 3);
+    const Windows windows(m.windows.begin(), m.windows.begin() + 2);
     const Decoder source = Decoder::open(m.source), model = Decoder::open(m.artifact);
     const Checkpoint stored = Checkpoint::open(m.artifact);
     const TunedValues values(stored, model);
@@ -130,22 +131,30 @@ TEST_CASE("gradients of norms and scales are the differences of the divergence, 
     const double loss = pass.run_head(source, rows_of, watch, [](const TokenBatch&) {});
     for (int64_t layer = model.shape().layers - 1; layer >= 0; --layer)
       pass.run_layer(layer, watch, [](const TokenBatch&) {});
-    const double expected = slow_divergence(source, model, windows);
+    const std::vector<double> probabilities = slow_probabilities(source, windows);
+    const double expected = slow_divergence(probabilities, model, windows);
     CHECK(std::abs(loss / static_cast<double>(row) - expected) < 1e-5 * expected);
 
-    // Some numbers of each norm, and the scale of each linear, by a change of 2 %.
-    constexpr double kStep = 0.02;
+    // Some numbers of each norm, and the scale of each linear. Where a change sends tokens to other experts,
+    // the loss is not smooth: differences of two sizes then disagree, and the number is left out.
+    constexpr double kStep = 0.004;
     std::mt19937_64 random(1);
     double off = 0, all = 0;
-    size_t compared = 0;
+    size_t compared = 0, smooth = 0;
     const auto compare = [&](double found, const std::string& tensor, size_t i, double add, double power) {
-      const auto at = [&](double step) {
-        return divergence_with(m, tensor, i, add, static_cast<float>(std::pow(1 + step, power)), windows);
+      const auto difference = [&](double step) {
+        const auto at = [&](double side) {
+          return divergence_with(m, tensor, i, add, static_cast<float>(std::pow(1 + side, power)),
+                                 probabilities, windows);
+        };
+        return (at(step) - at(-step)) / (2 * step);
       };
-      const double want = (at(kStep) - at(-kStep)) / (2 * kStep);
+      const double want = difference(kStep), other = difference(kStep / 2);
+      ++compared;
+      if (std::abs(want - other) > 0.02 * std::abs(want) + 2e-5) return;
+      ++smooth;
       off += std::pow(found / static_cast<double>(row) - want, 2);
       all += want * want;
-      ++compared;
     };
     const Checkpoint& shown = model.checkpoint();
     for (size_t t = 0; t < shown.tensors().size(); ++t) {
@@ -172,7 +181,9 @@ TEST_CASE("gradients of norms and scales are the differences of the divergence, 
               linear.dialect->divides ? -1 : 1);
     }
     CHECK(compared > 8);
-    MESSAGE(std::string(c.name), ": ", compared, " gradients, relative difference ", std::sqrt(off / all));
+    CHECK(2 * smooth > compared);
+    MESSAGE(std::string(c.name), ": ", smooth, " of ", compared, " gradients, relative difference ",
+            std::sqrt(off / all));
     CHECK(std::sqrt(off / all) < 0.02);
   }
 }
@@ -227,8 +238,8 @@ TEST_CASE("recovery lowers the divergence of held-out windows, for any number of
   CHECK(one.values->size() == one.tuned.size());
 
   // The losses are those of the held-out window.
-  const std::vector<std::vector<int32_t>> held{m.windows.back()};
-  const Decoder source = Decoder::open(m.source);
+  const Windows held{m.windows.back()};
+  const std::vector<double> source = slow_probabilities(Decoder::open(m.source), held);
   const double before = slow_divergence(source, Decoder::open(m.artifact), held);
   CHECK(std::abs(before - one.before) < 1e-5 * before);
   const Decoder learned(with_substituted(open_source(m.artifact), one.values));
