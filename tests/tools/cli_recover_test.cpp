@@ -46,16 +46,17 @@ TEST_CASE("compress --recover writes codes as without it, is proven, and is the 
     const char *family, *name;
     Words words;
   };
+  int learned = 0;
   for (const Case& c : {Case{"llama", "nvfp4", {"--to", "nvfp4", "--pattern", "2:4"}},
                         Case{"llama", "ct", {"--to", "nvfp4", "--dialect", "compressed-tensors"}},
                         Case{"qwen3_moe", "v7", {"--to", "v7"}}, Case{"qwen3_moe", "g8", {"--to", "g8"}},
                         Case{"llama", "fp8", {"--to", "fp8"}},
                         Case{"llama", "none", {"--to", "nvfp4", "--sequential", "none"}}}) {
-    CAPTURE(c.name);
+    CAPTURE(std::string(c.name));
     const RecoverFiles files(c.family);
     Words words = c.words;
     REQUIRE(files.compress("plain", words).code == 0);
-    words.insert(words.end(), {"--recover", "3"});
+    words.insert(words.end(), {"--recover", "6"});
     Words first = words;
     first.insert(first.end(), {"-j", "1", "--keep-stats", files.path("stats"), "--json"});
     const Outcome made = files.compress("one", first);
@@ -65,10 +66,18 @@ TEST_CASE("compress --recover writes codes as without it, is proven, and is the 
     CHECK((read_tree(files.path("one")) == read_tree(files.path("two"))));
     CHECK_FALSE(fs::exists(files.path("one.compressing")));
     const Json recovery = json_of(made)["recovery"];
-    REQUIRE(recovery["kept_pass"].get<int>() > 0);
+    CHECK(recovery["device"] == "cpu");
+    if (recovery["kept_pass"] == 0) {  // nothing but twofour.json, which says so
+      auto one = read_tree(files.path("one")), plain = read_tree(files.path("plain"));
+      CHECK(one.extract("twofour.json").mapped() != plain.extract("twofour.json").mapped());
+      CHECK((one == plain));
+      CHECK(recovery["loss_after"] == recovery["loss_before"]);
+      CHECK(files.validate("one", "stats").code == 0);
+      continue;
+    }
+    ++learned;
     CHECK(recovery["loss_after"].get<double>() < recovery["loss_before"].get<double>());
     CHECK(recovery["held_out_tokens"] == 256);
-    CHECK(recovery["device"] == "cpu");
 
     // Only norms and global scales differ.
     const ReadTensors one = read_tensors(files.path("one")), plain = read_tensors(files.path("plain"));
@@ -102,6 +111,7 @@ TEST_CASE("compress --recover writes codes as without it, is proven, and is the 
                              "--against", files.path("model"), "--json", "-q"}));
     CHECK(eval["against"]["divergence"].get<double>() < before["against"]["divergence"].get<double>());
   }
+  CHECK(learned >= 4);
 }
 
 TEST_CASE("validate finds a learned norm, a learned scale and a record that were changed") {
@@ -110,7 +120,7 @@ TEST_CASE("validate finds a learned norm, a learned scale and a record that were
   const Checkpoint made = Checkpoint::open(files.path("out"));
   const fs::path file = files.scratch / "out" / "model-00001-of-00001.safetensors";
   for (const char* name :
-       {"model.layers.1.input_layernorm.weight", "model.layers.0.mlp.experts.w2_global_scale"}) {
+       {"model.layers.1.input_layernorm.weight", "model.layers.1.mlp.experts.w2_global_scale"}) {
     CAPTURE(name);
     const size_t tensor = *made.find(name);
     const uint64_t at = made.shard_of(tensor).data_begin + made.tensors()[tensor].begin;
@@ -136,7 +146,7 @@ TEST_CASE("validate finds a learned norm, a learned scale and a record that were
   CHECK(wrong.code == 1);
   CHECK_MESSAGE(wrong.out.find("before recovery (twofour.json)") != std::string::npos, wrong.out);
   other = text;
-  other.replace(at + 1, key.size() - 4, "model.embed_tokens.weight");
+  other.replace(at + 1, key.size() - 5, "model.embed_tokens.weight");
   write_sealed(manifest, other);
   const Outcome embedding = files.validate("out");
   CHECK(embedding.code == 1);

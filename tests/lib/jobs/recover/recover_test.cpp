@@ -107,7 +107,7 @@ TEST_CASE("gradients of norms and scales are the differences of the divergence, 
   };
   for (const Case& c : {Case{"llama", "quantize"}, Case{"qwen3_moe", "v7"}, Case{"gemma3-linear", "quantize"},
                         Case{"deepseek_v2", "quantize"}, Case{"olmoe", "g8"}, Case{"gpt_oss", "quantize"}}) {
-    CAPTURE(c.name);
+    CAPTURE(std::string(c.name));
     const RecoveredModel m(c.name, c.to);
     const Windows windows(m.windows.begin(), m.windows.begin() + 2);
     const Decoder source = Decoder::open(m.source), model = Decoder::open(m.artifact);
