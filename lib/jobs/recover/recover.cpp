@@ -146,7 +146,7 @@ class Recovering {
     const auto all = static_cast<uint64_t>(tokens_of(in_.windows)),
                held = static_cast<uint64_t>(tokens_of(held_));
     // A pass of learning takes about five times as long as a forward pass.
-    progress_.total += all + held + passes * (5 * (all - held) + held);
+    progress_.total += stream_bytes() * (all + held + passes * (5 * (all - held) + held));
     progress_.phase = "running the source";
     run_source();
     State state;
@@ -174,6 +174,10 @@ class Recovering {
 
  private:
   size_t width() const { return size_of(source_.shape().residual()); }
+  /// Bytes of the residual streams of a token, by which progress counts.
+  uint64_t stream_bytes() const {
+    return static_cast<uint64_t>(tuned_.shape().layers) * width() * sizeof(float);
+  }
   void set(std::span<const double> offsets) {
     for (auto& [name, bytes] : values_.shown(offsets)) shown_->at(name) = bytes;
   }
@@ -208,7 +212,7 @@ class Recovering {
       const std::vector<float> rows = run_model(source_, b, in_.windows);
       reference_->write(b.row * width() * sizeof(float),
                         {reinterpret_cast<const uint8_t*>(rows.data()), rows.size() * sizeof(float)});
-      progress_.done += b.rows;
+      progress_.done += stream_bytes() * b.rows;
     }
   }
   /// The source's rows behind the last layer, from `row` of all windows on.
@@ -229,7 +233,7 @@ class Recovering {
       ScoredRows rows{tuned_, own}, other{source_, expected};
       score_tokens(std::span(ids).subspan(b.row, b.rows), rows, &other);
       for (const TokenScore& s : rows.scores) sum += s.divergence;
-      progress_.done += b.rows;
+      progress_.done += stream_bytes() * b.rows;
     }
     return finite(sum / static_cast<double>(ids.size()));
   }
@@ -297,7 +301,7 @@ class Recovering {
     for (int64_t layer = tuned_.shape().layers - 1; layer >= 0; --layer)
       pass.run_layer(layer, watch, [](const TokenBatch&) {});
     const auto tokens = static_cast<double>(tokens_of(windows));
-    progress_.done += 5 * static_cast<uint64_t>(tokens_of(windows));
+    progress_.done += 5 * stream_bytes() * static_cast<uint64_t>(tokens_of(windows));
     std::vector<double> mean(gradients.sums().begin(), gradients.sums().end());
     for (double& g : mean) g /= tokens;
     return mean;
