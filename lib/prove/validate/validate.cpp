@@ -24,7 +24,6 @@
 #include "lib/prove/validate/check_on_device.h"
 #include "lib/prove/validate/checks.h"
 #include "lib/prove/validate/proof.h"
-#include "lib/prove/validate/recovered.h"
 #include "lib/prove/validate/solved_group_proofs.h"
 #include "lib/recipe/artifact/layout_names.h"
 #include "lib/recipe/artifact/manifest.h"

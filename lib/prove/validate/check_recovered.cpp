@@ -1,15 +1,16 @@
-#include "lib/prove/validate/recovered.h"
-
 #include <fmt/format.h>
 
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "formats/half.h"
 #include "lib/base/io/hash.h"
+#include "lib/prove/validate/checks.h"
 
 namespace twofour {
 namespace {
