@@ -43,7 +43,7 @@ struct CompressArguments {
   SizeOptions size;
   TokenOptions input;
   std::string sequential = "group", token_weights, keep_statistics, budget_statistics;
-  std::optional<int64_t> context, limit;
+  std::optional<int64_t> context, limit, recover;
   bool is_guided = false;
 };
 
@@ -132,6 +132,7 @@ CompressTexts texts_of(const CompressArguments& o) {
   CompressInput& input = texts.input;
   input.token_weights = o.token_weights;
   input.is_guided = o.is_guided;
+  input.recover_passes = o.recover.value_or(0);
   input.sequential = o.sequential == "none"    ? Sequential::kNone
                      : o.sequential == "layer" ? Sequential::kLayers
                                                : Sequential::kGroups;
@@ -231,6 +232,7 @@ int collect_and_write(const CompressArguments& o, const Destination& destination
   }
   if (o.common.check) with_progress(common, [&](Progress& progress) { check_hashes(o.common, progress); });
   with_progress(common, [&](Progress& progress) { made.collect(progress); });
+  if (o.recover) with_progress(common, [&](Progress& progress) { made.recover(progress); });
   std::optional<CompressedCheckpoint::Written> written;
   with_progress(common, [&](Progress& progress) { written = made.write(progress); });
   if (!o.recipe.html.empty()) write_compress_report(o, texts, *written, choice, device, common);
@@ -271,6 +273,8 @@ int compress_to_size(const CompressArguments& o, const Destination& destination,
   if (o.common.dry_run) chooser.finish_dry_run();
   if (!solves && !o.keep_statistics.empty())
     throw Error("--keep-stats: expected a format whose weights statistics choose, found none in the choice");
+  if (!solves && o.recover)
+    throw Error("--recover: expected a format whose weights statistics choose, found none in the choice");
   const int code = solves ? collect_and_write(o, destination, choice->recipe, texts, choice, device, common)
                           : only_write(o, destination, *choice, device, common);
   chooser.finish();
@@ -328,12 +332,17 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
               "examples/statistics/collect.py makes of gradients")
       .value_name("FILE")
       .default_text("1");
-  args.flag(
-      "--guided", o->is_guided,
-      "Weigh tokens by gradients of the model's loss, by a backward pass over the windows before all else");
+  args.flag("--guided", o->is_guided, "Weigh tokens by gradients of the model's loss");
   args.at("--guided").excludes("--token-weights");
+  args.option("--recover", o->recover,
+              "Then tune norms and global scales by the KL divergence from SRC, in at most so many passes "
+              "over the "
+              "windows, if it falls for held-out ones")
+      .value_name("PASSES")
+      .range(1, 1000)
+      .default_text("none");
   args.option("--keep-stats", o->keep_statistics,
-              "Keep the statistics in this file, with which validate --source --stats solves rows again")
+              "Keep the statistics in this file, for validate --source --stats")
       .value_name("FILE")
       .default_text("none: they go");
   add_context_option(args, o->context, "Tokens of a window");
@@ -354,12 +363,10 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
   for (const char* word : {"--bits", "--size"}) args.at(word).excludes("--pattern").excludes("--budget");
   add_html_option(args, o->recipe.html);
   args.footer(
-      "Collects statistics of the inputs of a model's linears, chooses weights by them and writes them: what "
-      "stats collect and quantize or convert --stats do, but linear by linear on the model as it is "
-      "compressed so far. --device says where it runs; lib/run/decoder/README.md lists the families. The "
-      "backward pass of --guided runs on the CPU, behind a pass there, for all families but those with "
-      "linear "
-      "attention and DeepSeek-V4.\n"
+      "Collects statistics of the inputs of a model's linears, chooses weights by them and writes them, "
+      "linear by linear on the model as it is compressed so far. --device says where it runs; "
+      "lib/run/decoder/README.md lists the families. Backward passes of --guided and --recover run on the "
+      "CPU, for all families but those with linear attention and DeepSeek-V4.\n"
       "What is collected is in DST.compressing until DST is whole; a run that ends early goes on behind its "
       "last whole layer with --resume.");
   return [o, &common] { return run_compress(*o, common); };

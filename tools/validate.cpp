@@ -107,6 +107,7 @@ Json report_to_json(const ValidateReport& r, bool with_source, const ValidateOpt
                {"bytes", r.bytes},
                {"seconds", r.seconds}};
   if (r.without_statistics) json["without_statistics"] = true;
+  if (r.recovered > 0) json["recovered_tensors"] = r.recovered;
   if (r.solved_rows > 0) json["solved_rows"] = {{"all", r.solved_rows}, {"not_drawn", r.rows_not_drawn}};
   if (with_source) {
     json["source_tensors"] = r.source_tensors;

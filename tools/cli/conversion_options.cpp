@@ -47,19 +47,26 @@ Json result_to_json(const Plan& plan, const ConvertResult& r, Device device) {
     if (m.encoded) module.update(encoded_to_json(m));
     modules.push_back(std::move(module));
   }
-  return {{"layout", plan.recipe.what()},
-          {"device", device_name(device)},
-          {"was_complete", r.was_complete},
-          {"files_kept", r.files_kept},
-          {"bytes_kept", r.bytes_kept},
-          {"bytes_read", r.bytes_read},
-          {"bytes_written", r.bytes_written},
-          {"bytes_verified", r.bytes_verified},
-          {"seconds", r.seconds},
-          {"files", plan.files.size()},
-          {"tensors", plan.tensors.size()},
-          {"modules", modules},
-          {"findings", findings_to_json(r.findings)}};
+  Json json = {{"layout", plan.recipe.what()},
+               {"device", device_name(device)},
+               {"was_complete", r.was_complete},
+               {"files_kept", r.files_kept},
+               {"bytes_kept", r.bytes_kept},
+               {"bytes_read", r.bytes_read},
+               {"bytes_written", r.bytes_written},
+               {"bytes_verified", r.bytes_verified},
+               {"seconds", r.seconds},
+               {"files", plan.files.size()},
+               {"tensors", plan.tensors.size()},
+               {"modules", modules},
+               {"findings", findings_to_json(r.findings)}};
+  if (const auto& recovery = plan.recipe.recovery) {
+    json["recovery"] = {{"passes", recovery->passes},      {"kept_pass", recovery->kept},
+                        {"tokens", recovery->tokens},      {"held_out_tokens", recovery->held_out},
+                        {"loss_before", recovery->before}, {"loss_after", recovery->after},
+                        {"device", recovery->device},      {"tensors", recovery->tuned.size()}};
+  }
+  return json;
 }
 
 void add_source_and_selection(Arguments& args, ConversionOptions& o, bool takes_urls) {
@@ -179,6 +186,20 @@ void take_input_scales(Rule& rule, const std::string& destination) {
   rule.input_scale = "given";
 }
 
+void print_recovery(const Recovery& r) {
+  if (r.kept == 0) {
+    print_stdout(
+        "recovery: changed nothing, since the KL divergence of {} held-out tokens did not fall below "
+        "{:.4g}\n",
+        r.held_out, r.before);
+    return;
+  }
+  print_stdout(
+      "recovery: {} of norms and global scales, learned in {} of {} passes; KL divergence of {} held-out "
+      "tokens {:.4g}, before {:.4g}\n",
+      counted(r.tuned.size(), "tensor"), r.kept, r.passes, r.held_out, r.after, r.before);
+}
+
 void print_result(const ConversionOptions& o, const Plan& plan, const ConvertResult& r, Device device,
                   bool verbose) {
   if (r.was_complete) {
@@ -196,6 +217,7 @@ void print_result(const ConversionOptions& o, const Plan& plan, const ConvertRes
                plan.recipe.edit ? "after" : "in", plan.summary, counted(plan.files.size(), "file"),
                format_bytes(r.bytes_written + r.bytes_kept), format_bytes(r.source_bytes));
   print_stdout("{}", Lines{weights_text(r, verbose)});
+  if (plan.recipe.recovery) print_recovery(*plan.recipe.recovery);
   print_stdout("{}", Lines{speed_text(device, r.seconds, r.bytes_read, r.bytes_written, !o.no_verify)});
 }
 

@@ -16,6 +16,7 @@
 #include "lib/jobs/compress/machine_memory.h"
 #include "lib/jobs/compress/work_folder.h"
 #include "lib/jobs/convert/resume.h"
+#include "lib/jobs/recover/recover.h"
 #include "lib/recipe/statistics/check_statistics.h"
 #include "lib/run/collect/backward_pass.h"
 #include "lib/run/eval/windows.h"
@@ -27,6 +28,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kStatistics = "statistics.safetensors";
 constexpr const char* kSolved = "solved-";
+constexpr const char* kUnrecovered = "unrecovered";
 
 /// Stands for the hash of statistics that are not complete yet.
 const std::string kNoHash(32, '0');
@@ -106,6 +108,7 @@ Compression::Compression(const fs::path& model, const Recipe& recipe, CompressIn
       compressed_(Decoder::open(model, recipe.zero_points)) {
   check_windows(dense_, input_.windows);
   if (input_.is_guided) check_gradients(dense_);
+  if (input_.recover_passes > 0) check_recovery(dense_, input_.windows);
   for (const auto& w : input_.windows) tokens_ += static_cast<int64_t>(w.size());
   std::set<std::string> all;
   if (auto head = dense_.head_group()) head_.push_back(std::move(*head));
@@ -245,11 +248,17 @@ CompressNeeds Compression::needs() const {
   needs.peak_memory = std::max(sums + largest_batch(batches_) * bytes_per_token() + dense_.fixed_bytes(),
                                planned_->peak_memory(jobs_)) +
                       (streams_in_memory_ ? bytes_of_streams() : 0) + (keeps_inputs_ ? bytes_of_kept() : 0);
-  if (!input_.is_guided) return needs;
-  const GuidedTokens tokens{input_.windows, wanted_};
-  needs.work_bytes =
-      std::max(needs.work_bytes, BackwardPass::bytes_of_file(dense_, tokens_)) + guided_weights_bytes(tokens);
-  needs.peak_memory = std::max(needs.peak_memory, guided_weights_memory(dense_, tokens));
+  if (input_.is_guided) {
+    const GuidedTokens tokens{input_.windows, wanted_};
+    needs.work_bytes = std::max(needs.work_bytes, BackwardPass::bytes_of_file(dense_, tokens_)) +
+                       guided_weights_bytes(tokens);
+    needs.peak_memory = std::max(needs.peak_memory, guided_weights_memory(dense_, tokens));
+  }
+  if (input_.recover_passes > 0) {
+    for (const OutputFile& f : planned_->plan().files) needs.work_bytes += f.size();
+    needs.work_bytes += recovery_file_bytes(dense_, input_.windows);
+    needs.peak_memory = std::max(needs.peak_memory, recovery_memory(dense_, input_.windows));
+  }
   return needs;
 }
 
@@ -282,6 +291,8 @@ std::shared_ptr<const EncodedBefore> Compression::encoded(const fs::path& work) 
 
 fs::path Compression::statistics_of(const fs::path& work) { return work / kStatistics; }
 
+fs::path Compression::unrecovered_of(const fs::path& work) { return work / kUnrecovered; }
+
 std::optional<int64_t> Compression::layers_done(const fs::path& work) {
   const auto state = WorkState::read(work);
   return state ? std::optional(state->layers) : std::nullopt;
@@ -293,8 +304,9 @@ bool Compression::is_work_folder(const fs::path& work) {
     const std::string name = entry.path().filename().string();
     const bool is_ours = name == WorkState::kName || name == temporary_name(WorkState::kName) ||
                          name == kGuidedWeights || name == temporary_name(kGuidedWeights) ||
-                         name == kStatistics || name == WorkFolder::kLock || name.starts_with("streams-") ||
-                         name.starts_with(kSolved);
+                         name == kStatistics || name == WorkFolder::kLock || name == kUnrecovered ||
+                         name == kRecoveryState || name == temporary_name(kRecoveryState) ||
+                         name.starts_with("streams-") || name.starts_with(kSolved);
     if (!is_ours) return false;
   }
   return true;

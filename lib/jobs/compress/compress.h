@@ -42,6 +42,7 @@ struct CompressInput {
   /// Bytes of memory that residual streams, and inputs that are used twice, may take. If empty, a quarter of
   /// the memory of the machine, or of what is free on the device.
   std::optional<uint64_t> memory{};
+  int64_t recover_passes = 0;  ///< passes of recover() over the windows; 0: none
 };
 
 /// The memory and disk space that collecting needs. They are known before collecting begins.
@@ -70,6 +71,7 @@ class Compression {
   /// collecting.
   std::string input_hash() const;
   int64_t layers() const { return dense_.shape().layers; }
+  const CompressInput& input() const { return input_; }
   /// From now on both models run on the current CUDA device, and their inputs are summed there.
   void use_cuda();
   /// Collects into `work`. Creates the folder, or resumes after its last complete layer if a run of the same
@@ -83,6 +85,8 @@ class Compression {
   void check_unchanged() const { inputs_.check_unchanged(); }
   /// The path of the statistics in a work folder, after they are collected.
   static std::filesystem::path statistics_of(const std::filesystem::path& work);
+  /// The path in a work folder of the artifact before recovery.
+  static std::filesystem::path unrecovered_of(const std::filesystem::path& work);
   /// The linears in a work folder that were solved while statistics were collected.
   static std::shared_ptr<const EncodedBefore> encoded(const std::filesystem::path& work);
   /// The number of complete layers in a work folder. The head counts as a layer. Empty if the folder has no

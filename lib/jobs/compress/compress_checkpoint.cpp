@@ -10,6 +10,7 @@
 #include "lib/base/findings/options.h"
 #include "lib/base/io/file.h"
 #include "lib/base/threads/interrupt.h"
+#include "lib/jobs/recover/recover.h"
 #include "lib/recipe/statistics/statistics.h"
 #include "lib/write/transform/open_to_convert.h"
 
@@ -82,15 +83,42 @@ void CompressedCheckpoint::collect(Progress& progress) {
   }
 }
 
-CompressedCheckpoint::Written CompressedCheckpoint::write(Progress& progress) {
-  Recipe solved;
-  if (folder_ == nullptr) {
-    solved = recipe_of_complete();
-  } else {
-    const auto statistics =
-        std::make_shared<const Statistics>(Statistics::open(Compression::statistics_of(work_)));
-    solved = with_statistics(recipe_, statistics, statistics->hash().hex(), Compression::encoded(work_));
+/// The recipe with the collected statistics.
+Recipe CompressedCheckpoint::solved_recipe() const {
+  const auto statistics =
+      std::make_shared<const Statistics>(Statistics::open(Compression::statistics_of(work_)));
+  return with_statistics(recipe_, statistics, statistics->hash().hex(), Compression::encoded(work_));
+}
+
+void CompressedCheckpoint::recover(Progress& progress) {
+  const CompressInput& input = compression_.input();
+  if (input.recover_passes == 0 || folder_ == nullptr) return;
+  const fs::path unrecovered = Compression::unrecovered_of(work_);
+  const Recipe solved = solved_recipe();
+  const MemoryLimits limits = limits_for(compute());
+  {
+    const Checkpoint source = open_to_convert(source_, solved, options_.io, limits, compute());
+    if (options_.inputs != nullptr) options_.inputs->check_unchanged();
+    ConvertOptions options = options_;
+    options.existing = Existing::kResume;
+    options.verify = false;  // the artifact is read back
+    convert(source, make_plan(source, solved, limits), unrecovered, options, progress);
   }
+  progress.done = progress.total = 0;
+  try {
+    recovery_ = twofour::recover(
+        {source_, unrecovered, work_, input.windows, input.recover_passes, recipe_.zero_points}, progress);
+  } catch (const Interrupted& e) {
+    throw Interrupted(
+        fmt::format("{}\n{}: the codes and complete passes of recovery are kept; {} goes on there", e.what(),
+                    work_.string(), options::kResume));
+  }
+  if (options_.inputs != nullptr) options_.inputs->check_unchanged();
+}
+
+CompressedCheckpoint::Written CompressedCheckpoint::write(Progress& progress) {
+  Recipe solved = folder_ == nullptr ? recipe_of_complete() : solved_recipe();
+  if (recovery_) solved.recovery = recovery_;
   const MemoryLimits limits = limits_for(compute());
   const Checkpoint source = open_to_convert(source_, solved, options_.io, limits, compute());
   if (folder_ != nullptr && options_.inputs != nullptr) options_.inputs->check_unchanged();
@@ -101,6 +129,15 @@ CompressedCheckpoint::Written CompressedCheckpoint::write(Progress& progress) {
   folder_->remove();
   folder_.reset();
   return written;
+}
+
+void CompressedCheckpoint::check_recovered(const Manifest& manifest) const {
+  const int64_t asked = compression_.input().recover_passes;
+  const int64_t found = manifest.recipe.recovery ? manifest.recipe.recovery->passes : 0;
+  if (found == asked) return;
+  throw Error(fmt::format("{}: expected an artifact with {} of recovery, found one with {}; {} begins again",
+                          destination_.path().string(),
+                          counted(static_cast<uint64_t>(asked), "pass", "passes"), found, options::kForce));
 }
 
 /// Throws Error unless the user's file has the artifact's statistics.
@@ -124,7 +161,9 @@ Recipe CompressedCheckpoint::recipe_of_complete() const {
   const Checkpoint complete = Checkpoint::open(artifact);
   const Manifest manifest = read_manifest(artifact / kManifestName, complete.tensors().size());
   if (!keep_.empty()) check_kept_hash(manifest);
+  check_recovered(manifest);
   Recipe solved = compression_.linears().plan().recipe;
+  solved.recovery = manifest.recipe.recovery;
   for (size_t i = 0; i < std::min(solved.rules.size(), manifest.recipe.rules.size()); ++i) {
     Rule& rule = solved.rules[i];
     const Rule& then = manifest.recipe.rules[i];

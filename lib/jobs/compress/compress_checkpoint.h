@@ -1,6 +1,7 @@
 #pragma once
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "lib/base/threads/progress.h"
 #include "lib/jobs/compress/compress.h"
@@ -36,12 +37,19 @@ class CompressedCheckpoint {
   /// after the last complete layer. A complete artifact needs no collecting. Throws Error and Interrupted;
   /// another run can resume after either.
   void collect(Progress& progress);
-  /// Writes the artifact after everything is collected. If the artifact is complete, it is verified, and its
+  /// Tunes norms and global scales after everything is collected, if CompressInput::recover_passes asks for
+  /// it: writes the artifact without that into the work folder, and learns from it. Does nothing for a
+  /// complete artifact. Throws like collect().
+  void recover(Progress& progress);
+  /// Writes the artifact after collect() and recover(). If the artifact is complete, it is verified, and its
   /// source, recipe and input are compared with this object's. Throws like collect().
   Written write(Progress& progress);
 
  private:
   void prepare_work();
+  Recipe solved_recipe() const;
+  /// Throws Error unless a complete artifact was recovered as this run asks for.
+  void check_recovered(const Manifest& manifest) const;
   Recipe recipe_of_complete() const;
   void check_kept_hash(const Manifest& manifest) const;
   Compute compute() const { return {options_.isa, options_.device, options_.jobs}; }
@@ -52,6 +60,7 @@ class CompressedCheckpoint {
   Recipe recipe_;
   ConvertOptions options_;
   Compression compression_;
+  std::optional<Recovery> recovery_;
 };
 
 }  // namespace twofour

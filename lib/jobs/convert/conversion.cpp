@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "formats/error.h"
+#include "kernels/device/check.h"
 #include "lib/base/threads/interrupt.h"
 
 namespace twofour {
@@ -47,11 +48,12 @@ class Conversion::UnitSink : public Sink {
   UnitSink(Conversion& conversion, Thread& thread) : conversion_(conversion), thread_(thread) {}
 
   void begin(uint32_t transformation) { transformation_ = transformation; }
-  void write(int part, uint64_t offset, std::span<const uint8_t> bytes) override {
+  void write(int part, uint64_t offset, std::span<const uint8_t> derived) override {
     Conversion& c = conversion_;
     const size_t i = c.plan_.parts_of(transformation_)[static_cast<size_t>(part)];
     const OutputTensor& t = c.plan_.tensors[i];
     if (!c.wanted_[t.file]) return;
+    const std::span<const uint8_t> bytes = c.learned(i, offset, derived);
     const uint64_t at = c.offset_of(t) + offset;
     if (bytes.size() < kLargeWrite) {
       append(t.file, at, bytes);
@@ -143,6 +145,22 @@ Conversion::Conversion(const Checkpoint& source, const Plan& plan, const Convert
   for (size_t f = 0; f < wanted_.size(); ++f) {
     if (wanted_[f] && options_.verify) total_bytes_ += plan_.files[f].data_bytes;
   }
+  const auto& recovery = plan.recipe.recovery;
+  if (!recovery || recovery->tuned.empty()) return;
+  check(recovery->values != nullptr, "the values that recovery learned");
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    const auto at = recovery->values->find(plan.tensors[i].info.name);
+    if (at == recovery->values->end()) continue;
+    check(at->second.size() == plan.tensors[i].info.bytes(), "the whole tensor that recovery learned");
+    learned_[i] = at->second;
+  }
+  check(learned_.size() == recovery->tuned.size(), "all tensors that recovery learned");
+}
+
+std::span<const uint8_t> Conversion::learned(size_t tensor, uint64_t offset,
+                                             std::span<const uint8_t> bytes) const {
+  const auto at = learned_.find(tensor);
+  return at == learned_.end() ? bytes : at->second.subspan(offset, bytes.size());
 }
 
 void Conversion::run() {

@@ -92,6 +92,8 @@ class Conversion {
   void commit(uint32_t file);
   void result_done(uint32_t file);
 
+  /// The bytes that a tensor gets instead of `bytes`, which begin at `offset`, if recovery learned them.
+  std::span<const uint8_t> learned(size_t tensor, uint64_t offset, std::span<const uint8_t> bytes) const;
   AtomicFile& open(uint32_t f);
   uint64_t offset_of(const OutputTensor& t) const { return plan_.files[t.file].header.size() + t.info.begin; }
 
@@ -112,7 +114,8 @@ class Conversion {
   std::vector<std::shared_ptr<OrderedHash>> hashes_;  ///< for tensors that are written in several pieces
   std::vector<Hash128> outputs_;                      ///< one for each tensor of the plan
   std::mutex results_mutex_;
-  std::map<uint32_t, Json> results_;  ///< by index of the transformation
+  std::map<uint32_t, Json> results_;                    ///< by index of the transformation
+  std::map<size_t, std::span<const uint8_t>> learned_;  ///< by tensor of the plan
   std::mutex refused_mutex_;
   /// The first block scale that was refused in each tensor and expert, and a description of its place for
   /// people.

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "lib/source/checkpoint/checkpoint.h"
 #include "lib/source/checkpoint/matrices.h"
 #include "lib/write/plan/plan.h"
+#include "lib/write/view/substituted_tensors.h"
 
 namespace twofour {
 
@@ -52,6 +54,13 @@ void check_engines(const Checkpoint& artifact, const Checkpoint* source, Validat
 /// layout.
 void check_unsolved(const std::filesystem::path& artifact, const std::filesystem::path& source,
                     const Manifest& manifest, Io io, Progress& progress, ValidateReport& report);
+
+/// Checks the tensors that recovery tuned, which nothing can derive: that only norms and global scales are
+/// among them, that their bytes have the recorded hashes and are finite, and that scales are positive.
+/// Returns the bytes that they were tuned from, which the proof derives: a norm's are those of `source`, a
+/// global scale's are in the record. Null if nothing was tuned. A difference leaves a tensor out.
+std::shared_ptr<const TensorBytes> check_recovered(const Checkpoint& artifact, const Checkpoint& source,
+                                                   const Manifest& manifest, ValidateReport& report);
 
 /// True for modules of the source that are to be examined.
 using ModuleFilter = std::function<bool(const Linear&)>;

@@ -14,7 +14,7 @@ namespace twofour {
 QuantizedRows SolvedGroupProofs::prove(const Checkpoint& source, const QuantizedGroup& group) {
   const std::lock_guard lock(mutex_);
   if (!unpacked_) {
-    unpacked_ = std::make_unique<const Checkpoint>(open_source(path_, ReadPath::kReference, {}, io_));
+    unpacked_ = std::make_unique<const Checkpoint>(unpacked(open_(), ReadPath::kReference));
     input_scales_ = std::make_unique<ExpectedInputScales>(source);
   }
   const std::vector<TensorInfo> outputs = group.outputs(source);

@@ -1,9 +1,11 @@
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "lib/prove/expected/expected_input_scales.h"
 #include "lib/prove/validate/proof.h"
@@ -17,8 +19,10 @@ namespace twofour {
 /// layout then derives the artifact's bytes from these rows.
 class SolvedGroupProofs {
  public:
-  SolvedGroupProofs(std::filesystem::path artifact, Io io, bool all_rows, Progress& progress)
-      : path_(std::move(artifact)), io_(io), all_rows_(all_rows), progress_(progress) {}
+  /// `open` opens the artifact's stored tensors, at `artifact`.
+  SolvedGroupProofs(std::filesystem::path artifact, std::function<Checkpoint()> open, bool all_rows,
+                    Progress& progress)
+      : path_(std::move(artifact)), open_(std::move(open)), all_rows_(all_rows), progress_(progress) {}
 
   /// The bytes and results of a group of `source`. Differences are stored for findings(), once per group.
   /// Throws Error if the artifact does not have the group's tensors.
@@ -28,7 +32,7 @@ class SolvedGroupProofs {
 
  private:
   const std::filesystem::path path_;
-  const Io io_;
+  const std::function<Checkpoint()> open_;
   const bool all_rows_;
   Progress& progress_;
   std::mutex mutex_;

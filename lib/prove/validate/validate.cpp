@@ -252,10 +252,7 @@ void validate_edit(const Checkpoint& artifact, const Manifest& manifest, const f
   if (report.differences.empty()) check_manifest(artifact, view, plan, manifest, {}, progress, report);
 }
 
-}  // namespace
-
-std::string sound_verdict(const ValidateReport& report, bool with_source) {
-  if (!with_source) return "all hashes match";
+std::string derived_verdict(const ValidateReport& report) {
   if (report.without_statistics) {
     return fmt::format(
         "all hashes match, unchanged tensors equal the source's, and codes follow their pattern and layout; "
@@ -267,6 +264,17 @@ std::string sound_verdict(const ValidateReport& report, bool with_source) {
       "every byte derived again from the source, equal, except {} of {} rows that were solved by statistics: "
       "their pattern and loss were checked",
       report.rows_not_drawn, report.solved_rows);
+}
+
+}  // namespace
+
+std::string sound_verdict(const ValidateReport& report, bool with_source) {
+  if (!with_source) return "all hashes match";
+  std::string verdict = derived_verdict(report);
+  if (report.recovered > 0)
+    verdict += fmt::format("; {} that recovery learned {} held by hash", counted(report.recovered, "tensor"),
+                           report.recovered == 1 ? "is" : "are");
+  return verdict;
 }
 
 namespace {
@@ -301,6 +309,7 @@ ValidateReport check_by_source(const fs::path& path, const fs::path& source_path
   if (is_solved && options.statistics.empty()) {
     ValidateReport report = check_by_hashes(path, options, progress);
     progress.phase = "comparing";
+    check_recovered(artifact, Checkpoint::open(source_path, options.io), manifest, report);
     check_unsolved(path, source_path, manifest, options.io, progress, report);
     return report;
   }
@@ -318,9 +327,16 @@ ValidateReport check_by_source(const fs::path& path, const fs::path& source_path
     validate_edit(artifact, manifest, source_path, options, progress, report);
     return report;
   }
-  SolvedGroupProofs solved(path, options.io, options.all_rows, progress);
   const Checkpoint original =
       open_source(source_path, ReadPath::kReference, {}, options.io, manifest.recipe.zero_points);
+  // What recovery tuned is derived as it was before, and everything else with it.
+  const auto before = check_recovered(artifact, original, manifest, report);
+  const auto open_derived = [&] {
+    Checkpoint stored = Checkpoint::open(path, options.io);
+    return before ? with_substituted(std::move(stored), before) : std::move(stored);
+  };
+  const Checkpoint derived = open_derived();
+  SolvedGroupProofs solved(path, open_derived, options.all_rows, progress);
   const Checkpoint source =
       open_quantized(
           open_source(source_path, ReadPath::kReference, {}, options.io, manifest.recipe.zero_points),
@@ -341,16 +357,16 @@ ValidateReport check_by_source(const fs::path& path, const fs::path& source_path
   progress.phase = "deriving";
   const bool on_device = options.device == Device::cuda;
   std::map<uint32_t, Json> results =
-      prove_all(artifact, source, plan, on_device, options.all_rows, progress, report);
+      prove_all(derived, source, plan, on_device, options.all_rows, progress, report);
   add_found(solved.findings(), report);
-  if (on_device) check_dequantized_on_cuda(artifact, source, plan, report);
+  if (on_device) check_dequantized_on_cuda(derived, source, plan, report);
   if (report.differences.empty()) {
     check_manifest(artifact, source, plan, manifest, std::move(results), progress, report);
   }
-  check_values(artifact, source, plan, options, progress, report);
+  check_values(derived, source, plan, options, progress, report);
   check_engines(artifact, &source, report);
   progress.phase = "running layers";
-  if (options.tokens > 0) check_layers(artifact, source, plan, original, options, report);
+  if (options.tokens > 0) check_layers(derived, source, plan, original, options, report);
   if (options.device == Device::cuda) check_layers_on_cuda(artifact, options, report);
   return report;
 }

@@ -100,6 +100,8 @@ struct ValidateReport {
   uint64_t solved_rows = 0;                       ///< rows of matrices that statistics solved
   uint64_t rows_not_drawn = 0;      ///< solved rows for which only the pattern and the loss were derived
                                     ///< again
+  uint64_t recovered = 0;           ///< tensors that recovery tuned; their hash was compared, and what they
+                                    ///< were tuned from was derived again
   bool without_statistics = false;  ///< the artifact is solved, but no row was solved again
   std::vector<ProvenMend>
       mends;  ///< of a repaired artifact, if a source is given; proven without differences

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "formats/error.h"
@@ -41,6 +42,7 @@ struct Parsed {
   std::vector<MatrixEntry> matrices;
   std::set<std::string> copied;
   Json hf_quant_config;
+  std::optional<Recovery> recovery;
   std::string integrity_error;  ///< see integrity_error
 };
 
@@ -114,6 +116,7 @@ Parsed parse_manifest(const std::string& where, size_t tensors_of_artifact) {
   try {
     const ManifestText text = parse_manifest_text(where, tensors_of_artifact, keep);
     parsed.integrity_error = text.integrity_error;
+    parsed.recovery = text.recipe.recovery;
     check_layout_names(where, text.json, layouts);
     parsed.copied.insert(tensors.begin(), tensors.end());
     parsed.hf_quant_config = text.json.at("source").value("hf_quant_config", Json());
@@ -136,6 +139,7 @@ class Builder {
     Parsed parsed = parse_manifest(where_, artifact_.tensors().size());
     result_.hf_quant_config = std::make_shared<Json>(std::move(parsed.hf_quant_config));
     result_.copied = std::move(parsed.copied);
+    if (parsed.recovery) tuned_ = std::move(parsed.recovery->tuned);
     for (const MatrixEntry& entry : parsed.matrices) add_matrix(entry);
     if (result_.matrices.empty()) fail("", "at least one matrix in a layout", "none");
     if (!parsed.integrity_error.empty()) throw Error(fmt::format("{}: {}", where_, parsed.integrity_error));
@@ -278,14 +282,22 @@ class Builder {
   }
 
   /// The stored bits of each source's global scale. They are the source's own bits or, if the scale was
-  /// folded into the larger scale of gate and up, the other's bits. Throws Error if the artifact's global
-  /// scales disagree with them.
+  /// folded into the larger scale of gate and up, the other's bits. If recovery tuned the artifact's scales,
+  /// they are these in the source's spelling. Throws Error if the artifact's global scales, as they were
+  /// before, disagree with the source's.
   std::vector<uint32_t> shown_bits(const MatrixEntry& entry) {
     const size_t each = entry.shape.gated ? 2 : 1, experts = entry.sources.size() / each;
     const ArtifactMatrix& matrix = result_.matrices.back();
     std::vector<float> held(experts);
     artifact_.read(matrix.global_scale, 0,
                    {reinterpret_cast<uint8_t*>(held.data()), experts * sizeof(float)});
+    std::vector<float> derived = held;
+    const auto tuned = tuned_.find(artifact_.tensors()[matrix.global_scale].name);
+    // A proof reads the artifact as it was before.
+    const bool is_tuned = tuned != tuned_.end() && tuned->second.bits.size() == experts &&
+                          !std::equal(held.begin(), held.end(), tuned->second.bits.begin(),
+                                      [](float a, uint32_t b) { return std::bit_cast<uint32_t>(a) == b; });
+    for (size_t e = 0; is_tuned && e < experts; ++e) derived[e] = std::bit_cast<float>(tuned->second.bits[e]);
     std::vector<uint32_t> bits;
     size_t folded = 0;
     for (size_t e = 0; e < experts; ++e) {
@@ -297,17 +309,20 @@ class Builder {
         bits.push_back(sources[i].global_scale_bits);
       }
       const size_t larger = each == 2 && own[1] > own[0] ? 1 : 0;
-      if (std::bit_cast<uint32_t>(held[e]) != std::bit_cast<uint32_t>(own[larger])) {
+      if (std::bit_cast<uint32_t>(derived[e]) != std::bit_cast<uint32_t>(own[larger])) {
         fail(fmt::format("{}: expert {}", artifact_.where(matrix.global_scale), e),
-             fmt::format("{} (the stored bits of its source)", own[larger]), fmt::format("{}", held[e]));
+             fmt::format("{} (the stored bits of its source)", own[larger]), fmt::format("{}", derived[e]));
       }
+      for (size_t i = 0; is_tuned && i < each; ++i)
+        bits[e * each + i] =
+            std::bit_cast<uint32_t>(find_dialect(sources[i])->divides ? 1.0f / held[e] : held[e]);
       if (each == 1 || own[0] == own[1]) continue;
       ++folded;
       if (sources[0].dialect != sources[1].dialect) {
         fail(fmt::format("{}: expert {}", entry.name, e), "one dialect of gate and up that were folded",
              "two");
       }
-      bits[e * each + 1 - larger] = sources[larger].global_scale_bits;
+      if (!is_tuned) bits[e * each + 1 - larger] = sources[larger].global_scale_bits;
     }
     if (folded > 0) {
       result_.findings.push_back(
@@ -321,6 +336,7 @@ class Builder {
 
   const Checkpoint& artifact_;
   std::string where_;
+  std::map<std::string, Recovery::Tuned> tuned_;  ///< tensors that recovery tuned, by name
   ArtifactModules result_;
 };
 

@@ -240,7 +240,10 @@ std::unique_ptr<ArtifactView::Reader> ArtifactView::take_reader(const Tile& tile
 
 Checkpoint open_source(const std::filesystem::path& path, ReadPath how, const ViewLimits& limits, Io io,
                        ZeroPoints zero_points) {
-  Checkpoint stored = Checkpoint::open(path, io, zero_points);
+  return unpacked(Checkpoint::open(path, io, zero_points), how, limits);
+}
+
+Checkpoint unpacked(Checkpoint stored, ReadPath how, const ViewLimits& limits) {
   if (!holds_layout(stored)) return stored;
   const auto view = std::make_shared<const ArtifactView>(std::move(stored), how, limits);
   view->stored().check_same_files();  // with twofour.json, which was opened separately

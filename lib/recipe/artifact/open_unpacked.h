@@ -26,5 +26,7 @@ struct ViewLimits {
 Checkpoint open_source(const std::filesystem::path& path, ReadPath how = ReadPath::kFast,
                        const ViewLimits& limits = {}, Io io = Io::kCached,
                        ZeroPoints zero_points = ZeroPoints::kAsStated);
+/// The same for a checkpoint that is open.
+Checkpoint unpacked(Checkpoint stored, ReadPath how = ReadPath::kFast, const ViewLimits& limits = {});
 
 }  // namespace twofour

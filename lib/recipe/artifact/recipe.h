@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "lib/base/io/links.h"
 #include "lib/recipe/artifact/edit.h"
 #include "lib/recipe/settings/json_keys.h"
+#include "lib/recipe/settings/recovery.h"
 #include "lib/recipe/settings/rule.h"
 #include "lib/source/checkpoint/checkpoint.h"
 
@@ -29,6 +31,8 @@ struct Recipe {
   /// The links in the source whose targets are copied. twofour.json does not record this choice, but lists
   /// the copied files.
   Links links = Links::kInside;
+  /// Norms and global scales that were tuned after the rules had chosen the codes.
+  std::optional<Recovery> recovery = {};
 
   Recipe() = default;
   explicit Recipe(Rule rule) : rules{std::move(rule)} {}

@@ -123,7 +123,11 @@ constexpr JsonKey<Recipe> kRecipeKeys[] = {
        }
      }},
     {"edit", [](const Recipe& r) { return write_edit(r.edit); },
-     [](const JsonPlace& place, const Json& json, Recipe& r) { r.edit = read_edit(place, json); }}};
+     [](const JsonPlace& place, const Json& json, Recipe& r) { r.edit = read_edit(place, json); }},
+    {"recovery", [](const Recipe& r) { return r.recovery ? recovery_to_json(*r.recovery) : Json(); },
+     [](const JsonPlace& place, const Json& json, Recipe& r) {
+       r.recovery = recovery_from_json(place, json);
+     }}};
 
 }  // namespace
 

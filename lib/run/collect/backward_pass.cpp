@@ -94,6 +94,21 @@ double BackwardPass::run_head(const Watch& watch, const std::function<void(const
   return loss;
 }
 
+double BackwardPass::run_head(const Decoder& reference,
+                              const std::function<std::vector<float>(const TokenBatch&)>& rows_of,
+                              const Watch& watch, const std::function<void(const TokenBatch&)>& done) {
+  const int64_t behind = model_.shape().layers;
+  double loss = 0;
+  for (const TokenBatch& b : batches_) {
+    const std::vector<float> hidden = read(behind, b), expected = rows_of(b);
+    std::vector<float> gradient(hidden.size());
+    loss += backward_head(model_, ReferenceRows{reference, expected}, hidden, gradient, watch(b));
+    keep(behind, b.row, gradient);
+    done(b);
+  }
+  return loss;
+}
+
 void BackwardPass::run_layer(int64_t layer, const Watch& watch,
                              const std::function<void(const TokenBatch&)>& done) {
   for (const TokenBatch& b : batches_) {

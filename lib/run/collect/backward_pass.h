@@ -35,6 +35,10 @@ class BackwardPass {
   /// Runs the head, then layers from the last one to the first. All batches run a layer before the next.
   /// Calls `done` for each batch. run_head() returns the sum of losses.
   double run_head(const Watch& watch, const std::function<void(const TokenBatch&)>& done);
+  /// The same by the loss against another model, whose rows behind the last layer rows_of(batch) returns.
+  double run_head(const Decoder& reference,
+                  const std::function<std::vector<float>(const TokenBatch&)>& rows_of, const Watch& watch,
+                  const std::function<void(const TokenBatch&)>& done);
   void run_layer(int64_t layer, const Watch& watch, const std::function<void(const TokenBatch&)>& done);
   const std::vector<TokenBatch>& batches() const { return batches_; }
 

@@ -205,7 +205,7 @@ void AttentionGradient::backward(std::span<const float> in, std::span<float> gra
   const AttentionShape& a = s_.shape.attention;
   const AttentionWeights& w = s_.layers[at(layer_)].attention;
   std::vector<float> dy(gradient.begin(), gradient.end());
-  if (w.norm_behind) dy = norm_gradient(s_, w.norm_behind, a_->output, s_.shape.epsilon, dy);
+  if (w.norm_behind) dy = norm_gradient(s_, w.norm_behind, a_->output, s_.shape.epsilon, dy, sight);
   sight.show(w.output_group, w.o, a_->mixed, dy);
   std::vector<float> dread = input_gradient(s_, w.o, dy), dgates(a_->gates.size());
   for (size_t i = 0; i < dgates.size(); ++i) {
@@ -223,7 +223,7 @@ void AttentionGradient::backward(std::span<const float> in, std::span<float> gra
       sight.show(w.q_group, w.q_b, a_->q_latent, d.q);
       const std::vector<float> dlatent = input_gradient(s_, w.q_b, d.q);
       add_linear(s_, w.q_a, w.input_group, a_->x,
-                 norm_gradient(s_, w.q_a_norm, a_->q_low, kLatentEpsilon, dlatent), dx, sight);
+                 norm_gradient(s_, w.q_a_norm, a_->q_low, kLatentEpsilon, dlatent, sight), dx, sight);
     } else {
       add_linear(s_, w.q, w.input_group, a_->x, d.q, dx, sight);
     }
@@ -233,8 +233,8 @@ void AttentionGradient::backward(std::span<const float> in, std::span<float> gra
     put_columns(d.v, a.value_size, from + a.value_size, from, dboth);
     sight.show(w.latent_group, w.kv_b, a_->kv_latent, dboth);
     const std::vector<float> dlatent = input_gradient(s_, w.kv_b, dboth);
-    put_columns(norm_gradient(s_, w.kv_a_norm, a_->kv_part, kLatentEpsilon, dlatent), a.kv_rank, width, 0,
-                dlow);
+    put_columns(norm_gradient(s_, w.kv_a_norm, a_->kv_part, kLatentEpsilon, dlatent, sight), a.kv_rank, width,
+                0, dlow);
     for (size_t i = 0; i < d.k.size() / at(a.head_size); ++i) {  // all heads share the rotated numbers
       const float* own = d.k.data() + i * at(a.head_size) + at(from);
       float* to = dlow.data() + i / at(a.heads) * at(width) + at(a.kv_rank);
@@ -248,8 +248,8 @@ void AttentionGradient::backward(std::span<const float> in, std::span<float> gra
       clip_gradient(a_->clipped.v, a.clip, d.v);
     }
     if (a.norm != HeadNorm::kNone) {
-      d.q = norm_gradient(s_, w.q_norm, a_->plain.q, s_.shape.epsilon, d.q);
-      d.k = norm_gradient(s_, w.k_norm, a_->plain.k, s_.shape.epsilon, d.k);
+      d.q = norm_gradient(s_, w.q_norm, a_->plain.q, s_.shape.epsilon, d.q, sight);
+      d.k = norm_gradient(s_, w.k_norm, a_->plain.k, s_.shape.epsilon, d.k, sight);
     }
     if (a.has_gate) {
       const std::vector<float> dq = std::move(d.q);
@@ -261,7 +261,7 @@ void AttentionGradient::backward(std::span<const float> in, std::span<float> gra
     add_linear(s_, w.k, w.input_group, a_->x, d.k, dx, sight);
     add_linear(s_, w.v, w.input_group, a_->x, d.v, dx, sight);
   }
-  const std::vector<float> back = norm_gradient(s_, w.norm, in, s_.shape.epsilon, dx);
+  const std::vector<float> back = norm_gradient(s_, w.norm, in, s_.shape.epsilon, dx, sight);
   for (size_t i = 0; i < back.size(); ++i) gradient[i] += back[i];
 }
 

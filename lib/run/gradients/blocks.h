@@ -21,6 +21,10 @@ void add_input_gradient(const ModelWeights& weights, const ModelMatrix& w, const
 void add_norm_gradient(const float* x, int64_t m, std::span<const float> weight, double epsilon,
                        const float* dy, float* dx);
 
+/// The gradient of the weights of cpu::rms_norm, a sum over the m rows.
+std::vector<double> norm_weight_gradient(const float* x, int64_t m, int64_t size, double epsilon,
+                                         const float* dy);
+
 /// The gradients of queries, keys and values, in the shapes of cpu::Attention.
 struct AttentionGradients {
   float *q, *k, *v;

@@ -58,7 +58,8 @@ void backward_feed_forward(const DecoderState& s, int64_t layer, std::span<const
   if (f.mlp.gate) mlp.forward(s, f.mlp, x.data(), m);
   if (f.norm_behind) {
     check(f.experts.empty(), "a norm behind a dense MLP");
-    dy = norm_gradient(s, f.norm_behind, multiply_rows_of(s, f.mlp.down, mlp.units), s.shape.epsilon, dy);
+    dy = norm_gradient(s, f.norm_behind, multiply_rows_of(s, f.mlp.down, mlp.units), s.shape.epsilon, dy,
+                       sight);
   }
   if (f.mlp.gate) {
     std::vector<float> shares;
@@ -79,7 +80,7 @@ void backward_feed_forward(const DecoderState& s, int64_t layer, std::span<const
     }
   }
   if (!f.experts.empty()) backward_experts(s, f, x, dy, dx, sight);
-  const std::vector<float> back = norm_gradient(s, f.norm, in, s.shape.epsilon, dx);
+  const std::vector<float> back = norm_gradient(s, f.norm, in, s.shape.epsilon, dx, sight);
   for (size_t i = 0; i < back.size(); ++i) gradient[i] += back[i];
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "formats/error.h"
 #include "kernels/device/check.h"
@@ -48,6 +49,23 @@ double logit_gradient(std::span<float> logits, int32_t token) {
   return loss;
 }
 
+/// Turns logits into the gradient of KL(expected || model), and returns that divergence.
+double divergence_gradient(std::span<const float> expected, std::span<float> logits) {
+  const auto log_sum = [](std::span<const float> row) {
+    return float_ops(best_isa()).log_sum_exp(row.data(), static_cast<int64_t>(row.size()));
+  };
+  const double own_sum = log_sum(logits), expected_sum = log_sum(expected);
+  double divergence = 0;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const double own = static_cast<double>(logits[i]) - own_sum,
+                 other = static_cast<double>(expected[i]) - expected_sum;
+    const double probability = std::exp(other);
+    divergence += probability * (other - own);
+    logits[i] = static_cast<float>(std::exp(own) - probability);
+  }
+  return divergence;
+}
+
 }  // namespace
 
 void check_gradients(const Decoder& model) {
@@ -65,15 +83,20 @@ void check_gradients(const Decoder& model) {
   check(!model.shape().streams.are_mixed(), "one residual stream");
 }
 
-double backward_head(const Decoder& model, std::span<const SequencePart> batch, std::span<const float> hidden,
-                     std::span<float> gradient, GradientWatcher* watcher) {
+namespace {
+
+/// Goes through the rows of a batch: computes their logits, of which `loss_of` makes the gradients, and the
+/// gradient of `hidden`. loss_of(row, logits) returns the loss of a row, and begin(row, count) is called
+/// before some rows.
+double backward_rows(const Decoder& model, std::span<const float> hidden, std::span<float> gradient,
+                     GradientWatcher* watcher, const std::function<void(int64_t, int64_t)>& begin_rows,
+                     const std::function<double(size_t, std::span<float>)>& loss_of) {
   check_interrupt();
   const DecoderState& s = model.state();
   const int64_t h = s.shape.hidden, vocabulary = s.shape.vocabulary, most = logit_rows(s.shape);
-  const std::vector<int32_t> next = next_tokens(batch);
-  const auto m = static_cast<int64_t>(next.size());
-  check(hidden.size() == at(m * h) && gradient.size() == hidden.size(), "the tokens of the batch");
-  const GradientSight sight(s.shape.is_tied ? nullptr : watcher);
+  const auto m = static_cast<int64_t>(hidden.size()) / h;
+  check(gradient.size() == hidden.size(), "the tokens of the batch");
+  const GradientSight sight(s.shape.is_tied ? nullptr : watcher), of_norm(watcher);
   std::fill(gradient.begin(), gradient.end(), 0.0f);
   const std::vector<float> weight = s.weights.read(s.norm);
   double loss = 0;
@@ -82,17 +105,48 @@ double backward_head(const Decoder& model, std::span<const SequencePart> batch, 
     const auto rows = hidden.subspan(at(begin * h), at(count * h));
     const std::vector<float> x = norm_of(s, s.norm, rows, s.shape.epsilon);
     std::vector<float> logits = multiply_rows_of(s, s.head, x);
+    begin_rows(begin, count);
     std::vector<double> losses(at(count));
     parallel_for(at(count), [&](size_t i) {
-      losses[i] =
-          logit_gradient(std::span(logits).subspan(i * at(vocabulary), at(vocabulary)), next[at(begin) + i]);
+      losses[i] = loss_of(at(begin) + i, std::span(logits).subspan(i * at(vocabulary), at(vocabulary)));
     });
     for (const double one : losses) loss += one;
     sight.show(GradientWatcher::kHead, s.head, x, logits);
     const std::vector<float> dx = input_gradient(s, s.head, logits);
+    of_norm.show(s.norm, rows, s.shape.epsilon, dx);
     add_norm_gradient(rows.data(), count, weight, s.shape.epsilon, dx.data(), gradient.data() + begin * h);
   }
   return loss;
+}
+
+}  // namespace
+
+double backward_head(const Decoder& model, std::span<const SequencePart> batch, std::span<const float> hidden,
+                     std::span<float> gradient, GradientWatcher* watcher) {
+  const std::vector<int32_t> next = next_tokens(batch);
+  check(hidden.size() == next.size() * at(model.shape().hidden), "the tokens of the batch");
+  return backward_rows(
+      model, hidden, gradient, watcher, [](int64_t, int64_t) {},
+      [&](size_t row, std::span<float> logits) { return logit_gradient(logits, next[row]); });
+}
+
+double backward_head(const Decoder& model, const ReferenceRows& reference, std::span<const float> hidden,
+                     std::span<float> gradient, GradientWatcher* watcher) {
+  const int64_t width = reference.model.shape().residual(), vocabulary = model.shape().vocabulary;
+  check(reference.model.shape().vocabulary == vocabulary, "models of one vocabulary");
+  std::vector<float> expected;
+  int64_t first = 0;
+  return backward_rows(
+      model, hidden, gradient, watcher,
+      [&](int64_t begin, int64_t count) {
+        first = begin;
+        expected.resize(at(count * vocabulary));
+        reference.model.run_head(reference.hidden.subspan(at(begin * width), at(count * width)), expected);
+      },
+      [&](size_t row, std::span<float> logits) {
+        return divergence_gradient(
+            std::span(expected).subspan((row - at(first)) * at(vocabulary), at(vocabulary)), logits);
+      });
 }
 
 void backward_layer(const Decoder& model, int64_t layer, std::span<const SequencePart> batch,
@@ -129,7 +183,8 @@ uint64_t gradient_fixed_bytes(const Decoder& model, int64_t tokens) {
   const ModelShape& m = model.shape();
   const auto scores = attention_gradient_bytes(tokens, m.attention.head_size, m.attention.value_size) *
                       static_cast<uint64_t>(omp_get_max_threads());
-  const uint64_t head = sizeof(float) * static_cast<uint64_t>(logit_rows(m) * (m.vocabulary + 4 * m.hidden));
+  const uint64_t head =
+      sizeof(float) * static_cast<uint64_t>(logit_rows(m) * (2 * m.vocabulary + 4 * m.hidden));
   return ModelWeights::kChunkBytes + (uint64_t{64} << 20) + std::max(scores, head);
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "lib/run/decoder/decoder.h"
+#include "lib/source/model/weights.h"
 
 namespace twofour {
 
@@ -24,6 +25,11 @@ class GradientWatcher {
   /// are of `tokens`, which are indices in the batch, or of all tokens in order if it is empty.
   virtual void see_gradient(size_t group, std::span<const float> x, std::span<const int64_t> tokens,
                             std::span<const OutputGradient> outputs) = 0;
+  /// True if see_norm_gradient() has a use for gradients.
+  virtual bool wants_norms() const { return false; }
+  /// Receives the sum over rows of the gradient in the weights of a norm, as they multiply: with
+  /// ModelVector::plus.
+  virtual void see_norm_gradient(const ModelVector&, std::span<const double>) {}
 };
 
 /// Throws Error if a block of the model has no backward pass, which are linear attention and attention to
@@ -34,6 +40,16 @@ void check_gradients(const Decoder& model);
 /// its gradient in the residual stream behind the last layer. `hidden` and `gradient` are [tokens, H]. The
 /// parts have ids and begin at 0. The loss has no gradient in the last token of a sequence.
 double backward_head(const Decoder& model, std::span<const SequencePart> batch, std::span<const float> hidden,
+                     std::span<float> gradient, GradientWatcher* watcher);
+
+/// The rows behind the last layer of another model for the same tokens.
+struct ReferenceRows {
+  const Decoder& model;
+  std::span<const float> hidden;  ///< [tokens, H of that model]
+};
+/// Does the same for another loss: the sum over all tokens of KL(reference || model) of the next token's
+/// probabilities, in nats. Both models have one vocabulary and run on the CPU.
+double backward_head(const Decoder& model, const ReferenceRows& reference, std::span<const float> hidden,
                      std::span<float> gradient, GradientWatcher* watcher);
 
 /// Turns the gradient in the residual stream behind a layer into the one before it. `hidden` [tokens, H] is

@@ -23,6 +23,13 @@ class GradientSight {
             std::initializer_list<OutputGradient> outputs) const {
     if (watcher_ != nullptr) watcher_->see_gradient(group, x, tokens, {outputs.begin(), outputs.size()});
   }
+  /// Shows the gradient of a norm's weights, by that of its output.
+  void show(const ModelVector& norm, std::span<const float> x, double epsilon,
+            std::span<const float> dy) const {
+    if (watcher_ == nullptr || !watcher_->wants_norms()) return;
+    const auto m = static_cast<int64_t>(x.size()) / norm.count;
+    watcher_->see_norm_gradient(norm, norm_weight_gradient(x.data(), m, norm.count, epsilon, dy.data()));
+  }
 
  private:
   GradientWatcher* watcher_;
@@ -89,7 +96,7 @@ inline std::vector<float> input_gradient(const DecoderState& s, const ModelMatri
   return dx;
 }
 
-/// The norm of the rows of `x`, and the gradient of its input.
+/// The norm of the rows of `x`, and the gradient of its input. The gradient of its weights is shown.
 inline std::vector<float> norm_of(const DecoderState& s, const ModelVector& norm, std::span<const float> x,
                                   double epsilon) {
   const std::vector<float> weight = s.weights.read(norm);
@@ -98,7 +105,9 @@ inline std::vector<float> norm_of(const DecoderState& s, const ModelVector& norm
   return out;
 }
 inline std::vector<float> norm_gradient(const DecoderState& s, const ModelVector& norm,
-                                        std::span<const float> x, double epsilon, std::span<const float> dy) {
+                                        std::span<const float> x, double epsilon, std::span<const float> dy,
+                                        const GradientSight& sight) {
+  sight.show(norm, x, epsilon, dy);
   const std::vector<float> weight = s.weights.read(norm);
   std::vector<float> dx(x.size());
   add_norm_gradient(x.data(), static_cast<int64_t>(x.size() / weight.size()), weight, epsilon, dy.data(),

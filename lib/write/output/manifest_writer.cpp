@@ -41,7 +41,15 @@ Hash128 content_hash(const Checkpoint& source, const Plan& plan, const Conversio
   Hasher hasher;
   for (const Shard& s : source.shards()) hasher.update(s.header_hash.hex());
   for (size_t t = 0; t < plan.transformations.size(); ++t) {
-    hasher.update(plan.transformations[t]->content(record.result(t), record.parts(plan, t)));
+    std::vector<Hash128> parts = record.parts(plan, t);
+    if (plan.recipe.recovery) {  // the source's bytes are those before recovery
+      const auto& tuned = plan.recipe.recovery->tuned;
+      for (size_t p = 0; p < parts.size(); ++p) {
+        const auto at = tuned.find(plan.tensors[plan.parts_of(t)[p]].info.name);
+        if (at != tuned.end()) parts[p] = at->second.from;
+      }
+    }
+    hasher.update(plan.transformations[t]->content(record.result(t), parts));
   }
   return hasher.digest();
 }

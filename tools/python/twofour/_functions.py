@@ -417,6 +417,7 @@ def convert(
             tensors (integer)
             modules (list of module)
             findings (list of finding)
+            recovery (recovery, optional): `compress(recover=...)`
         A documents.ConvertDryRun for convert(dry_run=True).
         A documents.ConvertPlan for convert(plan=...).
 
@@ -596,6 +597,7 @@ def quantize(
             tensors (integer)
             modules (list of module)
             findings (list of finding)
+            recovery (recovery, optional): `compress(recover=...)`
         A documents.ConvertDryRun for convert(dry_run=True).
 
     Raises:
@@ -736,6 +738,7 @@ def prune(
             tensors (integer)
             modules (list of module)
             findings (list of finding)
+            recovery (recovery, optional): `compress(recover=...)`
         A documents.ConvertDryRun for convert(dry_run=True).
 
     Raises:
@@ -777,6 +780,7 @@ def compress(
     sequential: Optional[Literal["group", "layer", "none"]] = None,
     token_weights: Optional[Path] = None,
     guided: bool = False,
+    recover: Optional[str] = None,
     keep_stats: Optional[Path] = None,
     context: Optional[int] = None,
     limit: Optional[int] = None,
@@ -829,10 +833,10 @@ def compress(
             layer by layer, in a third of the passes. none: the model as it is (default: group)
         token_weights (path): How much each token counts for each linear: M.token_weights F32 [windows, length], which
             examples/statistics/collect.py makes of gradients (default: 1)
-        guided (True or False): Weigh tokens by gradients of the model's loss, by a backward pass over the windows before
-            all else (default: False)
-        keep_stats (path): Keep the statistics in this file, with which validate(source=..., stats=...) solves rows again
-            (default: none: they go)
+        guided (True or False): Weigh tokens by gradients of the model's loss (default: False)
+        recover (str): Then tune norms and global scales by the KL divergence from source, in at most so many passes over
+            the windows, if it falls for held-out ones (1 to 1000; default: none)
+        keep_stats (path): Keep the statistics in this file, for validate(source=..., stats=...) (default: none: they go)
         context (int): Tokens of a window (2 to 16777216; default: 1024, or the model's positions if fewer)
         limit (int): At most so many windows (1 to 1073741824; default: all)
         method ("joint", "gptq", "wanda", "rtn"): How weights are chosen, see help(twofour.quantize) (default: joint or
@@ -891,6 +895,7 @@ def compress(
             tensors (integer)
             modules (list of module)
             findings (list of finding)
+            recovery (recovery, optional): `compress(recover=...)`
         A documents.ConvertDryRun for convert(dry_run=True).
 
     Raises:
@@ -902,18 +907,17 @@ def compress(
         KeyboardInterrupt: Ctrl-C, once the command has tidied up.
 
     Notes:
-        Collects statistics of the inputs of a model's linears, chooses weights by them and writes them: what stats collect
-        and quantize or convert(stats=...) do, but linear by linear on the model as it is compressed so far. device says where
-        it runs; lib/run/decoder/README.md lists the families. The backward pass of guided=True runs on the CPU, behind a pass
-        there, for all families but those with linear attention and DeepSeek-V4. What is collected is in
-        destination.compressing until destination is whole; a run that ends early goes on behind its last whole layer with
-        resume=True.
+        Collects statistics of the inputs of a model's linears, chooses weights by them and writes them, linear by linear on
+        the model as it is compressed so far. device says where it runs; lib/run/decoder/README.md lists the families.
+        Backward passes of guided=True and recover run on the CPU, for all families but those with linear attention and
+        DeepSeek-V4. What is collected is in destination.compressing until destination is whole; a run that ends early goes on
+        behind its last whole layer with resume=True.
     """
     return cast("documents.Convert", call(
         "compress", source, destination, progress=progress, to=to, pattern=pattern, dialect=dialect, recipe=recipe,
         bits=bits, size=size, menu=menu, **{"for":for_}, sequential=sequential, token_weights=token_weights,
-        guided=guided, keep_stats=keep_stats, context=context, limit=limit, method=method, sweeps=sweeps,
-        shrink=shrink, scale_search=scale_search, budget=budget, budget_stats=budget_stats, html=html,
+        guided=guided, recover=recover, keep_stats=keep_stats, context=context, limit=limit, method=method,
+        sweeps=sweeps, shrink=shrink, scale_search=scale_search, budget=budget, budget_stats=budget_stats, html=html,
         include=include, exclude=exclude, also=also, max_shard_size=max_shard_size, dry_run=dry_run,
         no_verify=no_verify, check=check, follow_links=follow_links, io=io, force=force, resume=resume,
         zero_points=zero_points, tokens=tokens, text=text, device=device, jobs=jobs,
@@ -985,6 +989,7 @@ def graft(
             tensors (integer)
             modules (list of module)
             findings (list of finding)
+            recovery (recovery, optional): `compress(recover=...)`
         A documents.ConvertDryRun for convert(dry_run=True).
 
     Raises:
@@ -1078,6 +1083,7 @@ def drop(
             tensors (integer)
             modules (list of module)
             findings (list of finding)
+            recovery (recovery, optional): `compress(recover=...)`
         A documents.ConvertDryRun for convert(dry_run=True).
 
     Raises:
@@ -1246,6 +1252,7 @@ def validate(
             tensors (integer)
             bytes (integer)
             seconds (number)
+            recovered_tensors (integer, optional): learned by `compress(recover=...)`: held by hash
             solved_rows (solved rows, optional): of what quantize `stats` wrote
             without_statistics (boolean, optional): true: with `source` and without `stats`, of such an artifact
             source_tensors (integer, optional): with `source`, as the next five; of a donor, too
@@ -1932,6 +1939,7 @@ def merge(
             tensors (integer)
             modules (list of module)
             findings (list of finding)
+            recovery (recovery, optional): `compress(recover=...)`
         A documents.MergeOfACompleteDirectory for merge of a complete directory.
 
     Raises:

@@ -186,6 +186,7 @@ class Convert(TypedDict):
         tensors
         modules
         findings
+        recovery: `compress(recover=...)`
     """
 
     schema_version: int
@@ -202,6 +203,7 @@ class Convert(TypedDict):
     tensors: int
     modules: list[Module]
     findings: list[Finding]
+    recovery: NotRequired[Recovery]
 
 
 class ConvertDryRun(TypedDict):
@@ -296,6 +298,7 @@ class Validate(TypedDict):
         tensors
         bytes
         seconds
+        recovered_tensors: learned by `compress(recover=...)`: held by hash
         solved_rows: of what quantize `stats` wrote
         without_statistics: true: with `source` and without `stats`, of such an artifact
         source_tensors: with `source`, as the next five; of a donor, too
@@ -318,6 +321,7 @@ class Validate(TypedDict):
     tensors: int
     bytes: int
     seconds: float
+    recovered_tensors: NotRequired[int]
     solved_rows: NotRequired[SolvedRows]
     without_statistics: NotRequired[bool]
     source_tensors: NotRequired[int]
@@ -837,6 +841,30 @@ class Module(TypedDict):
     cast: NotRequired[str]
     solver: NotRequired[Solver]
     kept: NotRequired[Kept]
+
+
+class Recovery(TypedDict):
+    """A part of documents: `recovery`.
+
+    Keys:
+        passes: at most
+        kept_pass: the pass with the least loss; 0: nothing changed
+        tokens: learned from
+        held_out_tokens
+        loss_before: mean KL divergence of held-out tokens, in nats
+        loss_after
+        device: that learned
+        tensors: norms and global scales that changed
+    """
+
+    passes: int
+    kept_pass: int
+    tokens: int
+    held_out_tokens: int
+    loss_before: float
+    loss_after: float
+    device: str
+    tensors: int
 
 
 class File(TypedDict):
