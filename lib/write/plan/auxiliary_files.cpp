@@ -8,8 +8,10 @@
 #include <set>
 
 #include "formats/error.h"
+#include "lib/base/findings/options.h"
 #include "lib/base/findings/problems.h"
 #include "lib/base/io/file.h"
+#include "lib/recipe/artifact/manifest.h"
 #include "lib/source/checkpoint/checkpoint.h"
 #include "lib/source/checkpoint/quantization_config.h"
 
@@ -146,6 +148,24 @@ std::map<std::string, uint64_t> copied_files(const Checkpoint& source, Links lin
   return std::move(files.sizes);
 }
 
+std::string plan_readme(const Checkpoint& source, Readme wanted, std::map<std::string, uint64_t>& copied,
+                        Problems& problems) {
+  if (copied.contains(kReadmeName) || copied.contains(kBesideReadmeName)) {
+    size_t tensors = 0;
+    for (const Shard& shard : source.shards()) tensors += shard.tensor_count;
+    copied.erase(own_readme(source.path(), tensors));
+  }
+  if (wanted != Readme::kWritten) return {};
+  const std::string name = copied.contains(kReadmeName) ? kBesideReadmeName : kReadmeName;
+  if (copied.contains(name)) {
+    problems.add(
+        fmt::format("{}: expected no such file, because the description of the output gets this name "
+                    "beside the author's {}, found one; rename it, or use {}",
+                    (source.path() / name).string(), kReadmeName, options::kNoReadme));
+  }
+  return name;
+}
+
 namespace {
 
 /// Adds names to a list of modules that are not quantized, and removes them from lists of quantized modules.
@@ -195,8 +215,9 @@ Json layout_group_to_json(const LayoutGroup& group) {
 }
 
 std::string layout_config_text(const Checkpoint& source, const std::vector<LayoutGroup>& groups,
-                               const Json* base) {
+                               bool names_import, const Json* base) {
   Json entry = {{"quant_method", "twofour"}};
+  if (names_import) entry["import"] = kTransformersImport;
   if (groups.size() == 1) {
     entry.update(layout_group_to_json(groups[0]));
   } else {
@@ -224,6 +245,7 @@ std::set<std::string> artifact_files(const Plan& plan) {
   for (const OutputFile& file : plan.files) files.insert(file.name);
   for (const auto& [name, bytes] : plan.auxiliary_files) files.insert(name);
   for (const auto& [name, text] : plan.config.texts) files.insert(name);
+  if (!plan.readme.empty()) files.insert(plan.readme);
   return files;
 }
 

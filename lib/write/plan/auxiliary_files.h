@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/base/findings/finding.h"
+#include "lib/base/findings/problems.h"
 #include "lib/base/io/links.h"
 #include "lib/recipe/artifact/artifact_modules.h"
 #include "lib/source/checkpoint/checkpoint.h"
@@ -30,11 +31,19 @@ AuxiliaryFiles find_auxiliary_files(const std::filesystem::path& directory, Link
 /// make up the source.
 std::map<std::string, uint64_t> copied_files(const Checkpoint& source, Links links, Findings& findings);
 
+/// The name of the file that describes the artifact: README.md, or TWOFOUR.md beside a README.md of the
+/// source's author. Empty unless it is wanted. Removes a description of the source that twofour wrote from
+/// the files that are `copied`. Adds a problem if an author's file has the name.
+std::string plan_readme(const Checkpoint& source, Readme wanted, std::map<std::string, uint64_t>& copied,
+                        Problems& problems);
+
 /// The config.json of an artifact in layouts. One layout becomes the entry itself. Several layouts become its
-/// `groups`. `base` is the quantization entry of the checkpoint that the artifact stands for. Null if that is
-/// the source's entry.
+/// `groups`. With `names_import` it also names the import by which transformers loads it. `base` is the
+/// quantization entry of the checkpoint that the artifact stands for. Null if that is the source's entry.
 std::string layout_config_text(const Checkpoint& source, const std::vector<LayoutGroup>& groups,
-                               const Json* base = nullptr);
+                               bool names_import, const Json* base = nullptr);
+/// The value of `import` in the quantization entry of layouts.
+inline constexpr const char* kTransformersImport = "twofour.integrations.transformers";
 Json layout_group_to_json(const LayoutGroup& group);
 /// The config files of the checkpoint from which an artifact was made.
 std::map<std::string, std::string> original_texts(const Checkpoint& source);
