@@ -137,6 +137,7 @@ std::function<int()> setup_plan(Arguments& args, const Common& common) {
   for (const char* edit : {"--take", "--modules", "--experts"}) exclude_rule_settings(args, edit);
   args.exactly_one_of({"--to", "--recipe", "--take", "--modules", "--experts"});
   add_links_option(args, o->common.follow_links);
+  add_readme_option(args, o->common.no_readme);
   add_config_option(args, o->common.without_config);
   args.option("-o,--output", o->output, "Plan to write, for twofour convert --plan")
       .required()

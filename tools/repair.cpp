@@ -8,6 +8,7 @@
 #include "formats/error.h"
 #include "lib/base/findings/and_more.h"
 #include "lib/base/io/page_cache.h"
+#include "lib/jobs/convert/resume.h"
 #include "lib/lint/lint.h"
 #include "lib/lint/rules/levels.h"
 #include "lib/recipe/selection/input_scales.h"
@@ -263,6 +264,8 @@ int run_repair(const RepairArguments& given, const Common& common) {
     Recipe recipe(Edit{.kind = Edit::Kind::kRepair, .repair = settings},
                   parse_size_option("--max-shard-size", o.max_shard_size));
     recipe.links = parse_links(o.follow_links);
+    recipe.readme = parse_readme(o.no_readme);
+    if (o.resume) take_absent_settings(o.destination, recipe);
     const Plan plan = make_plan(repaired.checkpoint, recipe);
     ConvertResult result;
     ConvertOptions options = convert_options(o, Device::cpu, common);

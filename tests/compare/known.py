@@ -58,4 +58,9 @@ KNOWN = [
           outputs=("stdout",), fields=("findings/*/message",)),
     Known("sources without config.json", "convert, quantize, prune, plan, graft and drop refuse them unless --without-config",
           ("*no config*", "*without config*", "*single file*", "*one file*"), exits=((0, 2),), outputs=("*",)),
+    Known("readmes", "outputs have README.md, or TWOFOUR.md beside an author's README.md", ("*",), outputs=("*README.md", "*TWOFOUR.md")),
+    Known("readmes and imports in documents", "twofour.json, plans and dry runs name the readme, and the config of layouts names an import",
+          ("*",), outputs=("stdout*", "*twofour.json", "*config.json", "*plan.json"),
+          fields=("readme", "recipe/readme", "fingerprint/recipe/readme", "files/README.md", "files/TWOFOUR.md", "files/config.json",
+                  "quantization_config/import", "other_files/*")),
 ]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import shutil
+import subprocess
 import sys
 import unittest
 from pathlib import Path
@@ -236,6 +238,29 @@ class Blocks(Scratch):
         save_file(odd, self.artifact / "model.safetensors")
         with self.assertRaisesRegex(twofour.Error, "expected floats, NVFP4 or FP8 outside of layouts, found .*q_proj"):
             load(self.artifact)
+
+    def said_by_transformers(self, imports: str) -> str:
+        """What a process of its own says that loads the artifact after `imports`."""
+        code = (
+            f"import sys\n{imports}\nfrom transformers import AutoModelForCausalLM\n"
+            "AutoModelForCausalLM.from_pretrained(sys.argv[1])"
+        )
+        paths = os.pathsep.join([str(ROOT / "tools" / "python"), os.environ.get("PYTHONPATH", "")])
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(self.artifact)],
+            capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": paths},
+        )  # fmt: skip
+        return done.stdout + done.stderr
+
+    def test_config_names_the_import_without_which_transformers_takes_random_weights(self) -> None:
+        entry = json.loads((self.artifact / "config.json").read_text())["quantization_config"]
+        self.assertEqual(entry["import"], twofour.integrations.transformers.__name__)
+        self.assertIn(f"import {entry['import']}\n", (self.artifact / "README.md").read_text())
+        without, imported = self.said_by_transformers(""), self.said_by_transformers(f"import {entry['import']}")
+        self.assertIn("Unknown quantization type, got twofour", without)
+        self.assertRegex(without, r"mlp\S* +\| MISSING")
+        self.assertNotIn("Unknown quantization type", imported)
+        self.assertNotIn("MISSING", imported)
 
 
 if __name__ == "__main__":

@@ -83,6 +83,12 @@ void add_source_and_selection(Arguments& args, ConversionOptions& o, bool takes_
   add_zero_points_option(args, o.zero_points, "of SRC");
 }
 
+void add_readme_option(Arguments& args, bool& no_readme) {
+  const ArgumentGroup group(args, "Writing");
+  args.flag("--no-readme", no_readme,
+            "Write no README.md about the output (TWOFOUR.md beside its author's README.md)");
+}
+
 void add_io_option(Arguments& args, std::string& io) {
   const ArgumentGroup group(args, "Writing");
   args.option(
@@ -97,8 +103,8 @@ void add_links_option(Arguments& args, bool& follow_links) {
   const ArgumentGroup group(args, "Writing");
   args.flag(
       "--follow-links", follow_links,
-      "Copy files that links lead to outside of the checkpoint, too. Without it such links are refused: a "
-      "checkpoint from elsewhere could link to a secret of yours, and what is written is published");
+      "Copy files that links lead to outside of the checkpoint, too. Otherwise such links are refused: they "
+      "could lead to a secret, and outputs are published");
 }
 
 void add_config_option(Arguments& args, bool& without_config) {
@@ -126,6 +132,8 @@ void take_whole_directory(ConversionOptions& o, const Common& common) {
 
 Links parse_links(bool follow_links) { return follow_links ? Links::kFollowed : Links::kInside; }
 
+Readme parse_readme(bool no_readme) { return no_readme ? Readme::kLeftOut : Readme::kWritten; }
+
 Io parse_io(const std::string& io) { return io == "direct" ? Io::kDirect : Io::kBuffered; }
 
 void add_conversion_options(Arguments& args, ConversionOptions& o, bool takes_urls) {
@@ -143,6 +151,7 @@ void add_writing_options(Arguments& args, ConversionOptions& o, bool with_check,
   }
   if (takes_urls) add_cache_options(args, o.remote);
   add_links_option(args, o.follow_links);
+  add_readme_option(args, o.no_readme);
   add_io_option(args, o.io);
   const std::string to = with_check ? "DST" : "OUT";
   args.flag("--force", o.force, "Replace " + to + " if twofour wrote it");
@@ -230,6 +239,7 @@ Recipe make_recipe(const RecipeOptions& options, const ConversionOptions& o) {
   Recipe recipe = recipe_as_given(options, o);
   for (Rule& rule : recipe.rules) take_input_scales(rule, o.destination);
   recipe.links = parse_links(o.follow_links);
+  if (options.recipe.empty() || o.no_readme) recipe.readme = parse_readme(o.no_readme);
   if (o.resume) take_absent_settings(o.destination, recipe);
   return recipe;
 }

@@ -21,7 +21,7 @@ struct ConversionOptions {
   std::vector<std::string> include, exclude, also;
   std::string io = "buffered";
   bool dry_run = false, no_verify = false, check = false, force = false, resume = false;
-  bool follow_links = false, without_config = false;
+  bool follow_links = false, without_config = false, no_readme = false;
   RemoteOptions remote{};
   RemoteSource* opened = nullptr;      ///< set if SRC may be a URL; `source` is then its local path
   const FileStates* inputs = nullptr;  ///< files that are already open, see ConvertOptions
@@ -36,6 +36,9 @@ void add_writing_options(Arguments& args, ConversionOptions& options, bool with_
 /// Adds --follow-links, an option of every command that copies files of a checkpoint.
 void add_links_option(Arguments& args, bool& follow_links);
 Links parse_links(bool follow_links);
+/// Adds --no-readme.
+void add_readme_option(Arguments& args, bool& no_readme);
+Readme parse_readme(bool no_readme);
 
 /// Adds --without-config, an option of every command that makes a checkpoint from another one.
 void add_config_option(Arguments& args, bool& without_config);

@@ -9,6 +9,7 @@
 #include "formats/error.h"
 #include "lib/graft/kept_experts.h"
 #include "lib/graft/open_edited.h"
+#include "lib/jobs/convert/resume.h"
 
 namespace twofour {
 namespace {
@@ -44,6 +45,8 @@ Recipe edit_recipe(const EditOptions& o, const ConversionOptions& common) {
   const std::string size = common.max_shard_size.empty() ? "5GB" : common.max_shard_size;
   Recipe recipe(make_edit(o, common.source), parse_size_option("--max-shard-size", size));
   recipe.links = parse_links(common.follow_links);
+  recipe.readme = parse_readme(common.no_readme);
+  if (common.resume) take_absent_settings(common.destination, recipe);
   return recipe;
 }
 

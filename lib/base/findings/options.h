@@ -40,11 +40,11 @@ inline constexpr OptionName kAgainst = "against", kAlso = "also", kAt = "at", kB
                             kFollowLinks = "follow_links", kForce = "force", kHtml = "html",
                             kInclude = "include", kJson = "json", kKeepStats = "keep_stats", kMask = "mask",
                             kMaxLoss = "max_loss", kMaxShardSize = "max_shard_size", kMenu = "menu",
-                            kModules = "modules", kProfile = "profile", kResume = "resume", kRule = "rule",
-                            kSequential = "sequential", kSize = "size", kStats = "stats",
-                            kStrictStats = "strict_stats", kTake = "take", kTensor = "tensor", kText = "text",
-                            kTokenWeights = "token_weights", kWriteBaseline = "write_baseline",
-                            kZeroPoints = "zero_points";
+                            kModules = "modules", kNoReadme = "no_readme", kProfile = "profile",
+                            kResume = "resume", kRule = "rule", kSequential = "sequential", kSize = "size",
+                            kStats = "stats", kStrictStats = "strict_stats", kTake = "take",
+                            kTensor = "tensor", kText = "text", kTokenWeights = "token_weights",
+                            kWriteBaseline = "write_baseline", kZeroPoints = "zero_points";
 }  // namespace options
 
 }  // namespace twofour

@@ -227,6 +227,7 @@ ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, cons
   ConversionRecord record = join_records(plan, records);
   progress.phase = "finishing";
   write(kIndexName, artifact_index(plan));
+  if (!plan.readme.empty()) write(plan.readme, artifact_readme(source, plan, record));
   record.files = files;
   record.remote = remote_note(source.path());
   files[kManifestName] = write_manifest(directory.add(kManifestName), source, plan, record);
@@ -263,6 +264,7 @@ std::vector<PlannedFile> planned_files(const Checkpoint& source, const Plan& pla
     Json result = plan.transformations[t]->empty_result();
     if (!result.is_null()) record.results.emplace(static_cast<uint32_t>(t), std::move(result));
   }
+  if (!plan.readme.empty()) files.push_back({plan.readme, artifact_readme(source, plan, record).size()});
   for (const OutputFile& f : plan.files) record.files[f.name] = {};
   for (const PlannedFile& f : files) record.files[f.name] = {};
   PlannedFile manifest{kManifestName, 0, false};

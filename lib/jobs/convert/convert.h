@@ -50,7 +50,7 @@ struct ConvertResult {
 struct PlannedFile {
   std::string name;
   uint64_t bytes;
-  bool exact = true;  ///< false for twofour.json, whose figures only the run finds
+  bool exact = true;  ///< false for twofour.json, whose length depends on figures that only the run finds
 };
 /// All files without weights that convert() will write.
 std::vector<PlannedFile> planned_files(const Checkpoint& source, const Plan& plan);

@@ -218,8 +218,9 @@ void take_absent_settings(const fs::path& artifact, Recipe& recipe) {
   const auto lacks = [](const Rule& rule) { return !rule.shrink && rule.scale_search < 0; };
   if (!is_complete_output(artifact)) return;
   const Checkpoint complete = Checkpoint::open(artifact);
-  const std::vector<Rule> then =
-      read_manifest(artifact / kManifestName, complete.tensors().size()).recipe.rules;
+  const Recipe before = read_manifest(artifact / kManifestName, complete.tensors().size()).recipe;
+  if (before.readme == Readme::kUnstated) recipe.readme = Readme::kUnstated;
+  const std::vector<Rule>& then = before.rules;
   const bool solved = std::any_of(then.begin(), then.end(), [](const Rule& r) { return r.has_statistics(); });
   if (!solved || !std::all_of(then.begin(), then.end(), lacks)) return;
   for (Rule& rule : recipe.rules) rule.keeps_absent = lacks(rule);

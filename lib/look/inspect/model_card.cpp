@@ -13,6 +13,7 @@
 #include "formats/json.h"
 #include "lib/base/io/file.h"
 #include "lib/base/io/file_states.h"
+#include "lib/look/inspect/artifact_text.h"
 #include "lib/recipe/artifact/layout_names.h"
 #include "lib/recipe/artifact/manifest.h"
 #include "lib/recipe/artifact/yaml.h"
@@ -33,7 +34,7 @@ struct Made {
 struct Facts {
   Json json;                         ///< twofour.json without its modules and tensors
   std::map<std::string, Made> made;  ///< by layout or method
-  uint64_t tensor_bytes = 0;
+  ArtifactFacts said;                ///< what README.md says, too
 };
 
 /// The size in bytes of a tensor that a manifest lists; 0 for an unknown type.
@@ -56,6 +57,7 @@ Facts read_facts(const fs::path& artifact) {
     if (object.contains("codes_xxh3_128") || object.contains("weights_xxh3_128") || object.contains("module"))
       return false;
     if (object.contains("gated")) {
+      facts.said.take(object);
       Made& made = facts.made[object.at("layout").get<std::string>()];
       ++made.matrices;
       const auto quality = object.find("quality");
@@ -66,13 +68,14 @@ Facts read_facts(const fs::path& artifact) {
       return false;
     }
     if (!object.contains("xxh3_128")) return true;
-    facts.tensor_bytes += bytes_of(object);
+    facts.said.bytes += bytes_of(object);
     return false;
   };
   try {
     ManifestText text = parse_manifest_text(path, Checkpoint::open(artifact).tensors().size(), keep);
     if (!text.integrity_error.empty())
       throw Error(fmt::format("{}: {}", path.string(), text.integrity_error));
+    facts.said.take(text.recipe);
     facts.json = std::move(text.json);
     for (const char* key : {"tool", "source", "files"}) facts.json.at(key);
   } catch (const Json::exception&) {
@@ -205,45 +208,6 @@ std::string figures_text(const std::map<std::string, Made>& all) {
          rows + "\n";
 }
 
-/// Explains how programs load the result.
-std::string load_text(const Facts& facts, const Checkpoint& artifact) {
-  std::string layouts;
-  for (const auto& [name, made] : facts.made) {
-    if (is_layout(name)) layouts += (layouts.empty() ? "" : ", ") + code(name);
-  }
-  if (!layouts.empty()) {
-    return fmt::format(
-        "A layout for kernels ({}). transformers loads it by twofour's integration, and vLLM finds that "
-        "where "
-        "twofour is installed:\n\n"
-        "```python\nimport twofour.integrations.transformers\n"
-        "from transformers import AutoModelForCausalLM\n"
-        "model = AutoModelForCausalLM.from_pretrained(\"PATH\", dtype=\"bfloat16\", "
-        "device_map=\"cuda\")\n```\n\n"
-        "Its layers run by themselves, too:\n\n"
-        "```python\nimport twofour\nlayer = twofour.Artifact(\"PATH\").load(0, \"cuda\")  # or \"cpu\"\n"
-        "out = layer(hidden, ids, weights)\n```\n\n"
-        "`twofour convert PATH OUT --to nvfp4` gives a checkpoint that engines load without twofour.\n",
-        layouts);
-  }
-  const Json& config = artifact.config();
-  std::string method;
-  if (config.is_object() && config.contains("quantization_config")) {
-    const Json& quantization = config.at("quantization_config");
-    if (quantization.is_object() && quantization.contains("quant_method") &&
-        quantization.at("quant_method").is_string())
-      method = quantization.at("quant_method").get<std::string>();
-  }
-  if (method.empty()) {
-    return "```python\nfrom transformers import AutoModelForCausalLM\n"
-           "model = AutoModelForCausalLM.from_pretrained(\"PATH\", dtype=\"auto\")\n```\n";
-  }
-  return fmt::format(
-      "Engines that read `quant_method` {} load it, vLLM among them:\n\n"
-      "```sh\nvllm serve PATH\n```\n",
-      code(method));
-}
-
 /// Tags by which the Hub finds the model.
 std::set<std::string> tags(const Facts& facts) {
   std::set<std::string> found = {"twofour"};
@@ -303,8 +267,9 @@ std::string hashes_text(const Json& json) {
 
 std::string model_card(const fs::path& path, const CardOptions& options) {
   const FileStates states({path});
-  const Facts facts = read_facts(path);
+  Facts facts = read_facts(path);
   const Checkpoint artifact = Checkpoint::open(path);
+  facts.said.take_config(artifact.config(), artifact.hf_quant_config());
   std::vector<std::string> counts;
   std::vector<std::string> names;
   for (const auto& [name, made] : facts.made) {
@@ -316,9 +281,8 @@ std::string model_card(const fs::path& path, const CardOptions& options) {
   const std::string base = options.base_model.substr(options.base_model.rfind('/') + 1);
   try {
     const Json& tool = facts.json.at("tool");
-    uint64_t source_bytes = 0;
     for (const Json& file : facts.json.at("source").at("files"))
-      source_bytes += whole_number<uint64_t>(file.at("bytes"));
+      facts.said.source_bytes += whole_number<uint64_t>(file.at("bytes"));
     std::string text =
         front_matter(facts, path, options) +
         fmt::format("# {}{}{}\n\n", base.empty() ? "Artifact" : markdown_text(base), what.empty() ? "" : ": ",
@@ -327,10 +291,12 @@ std::string model_card(const fs::path& path, const CardOptions& options) {
                     options.base_model.empty() ? "" : " from ", markdown_text(options.base_model),
                     markdown_text(tool.at("version").get<std::string>()),
                     markdown_text(tool.at("commit").get<std::string>()), fmt::join(counts, ", "),
-                    counts.empty() ? "" : ", ", static_cast<double>(facts.tensor_bytes) / 1e9,
-                    static_cast<double>(source_bytes) / 1e9) +
-        "## Recipe\n" + recipe_text(facts.json.at("recipe")) + "\n" + figures_text(facts.made) +
-        "## Loading\n" + load_text(facts, artifact) + "\n" + hashes_text(facts.json);
+                    counts.empty() ? "" : ", ", static_cast<double>(facts.said.bytes) / 1e9,
+                    static_cast<double>(facts.said.source_bytes) / 1e9) +
+        made_text(facts.said) + (facts.made.empty() ? "" : "\n") + "## Recipe\n" +
+        recipe_text(facts.json.at("recipe")) + "\n" + figures_text(facts.made) +
+        "## Loading\nPATH is the artifact's directory.\n\n" + loading_text(facts.said) + "\n## Proof\n" +
+        proof_text(facts.said) + "\n" + hashes_text(facts.json);
     states.check_unchanged();
     return text;
   } catch (const Json::exception&) {

@@ -55,7 +55,9 @@ RepairNote read_repair_note(const std::filesystem::path& manifest, size_t tensor
   const auto keep = [](Json& json) { return !json.contains("name") || !json.contains("xxh3_128"); };
   RepairNote note;
   try {
-    const Json source = member(parse_manifest_text(manifest, tensors, keep).json, "source");
+    const Json document = parse_manifest_text(manifest, tensors, keep).json;
+    const Json& source = member(document, "source");
+    note.readme = text_of(document, "readme");
     for (const Json& one : member(source, "mends")) note.mends.push_back(read_mend_note(one));
     note.donor = text_of(member(source, "donor"), "fingerprint");
   } catch (const Json::exception&) {

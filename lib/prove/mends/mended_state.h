@@ -31,7 +31,8 @@ struct MendNote {
 /// The records of all mends.
 struct RepairNote {
   std::vector<MendNote> mends;
-  std::string donor;  ///< fingerprint of the donor, or empty
+  std::string donor;   ///< fingerprint of the donor, or empty
+  std::string readme;  ///< name of the file that describes the artifact, which no mend wrote, or empty
 };
 /// Reads the records from a twofour.json of an artifact with `tensors` tensors. Throws Error that names the
 /// file if they are no records of mends.

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "lib/base/io/file.h"
+#include "lib/prove/expected/expected_readme.h"
 #include "lib/recipe/artifact/layout_names.h"
 #include "lib/source/checkpoint/linears.h"
 #include "lib/source/checkpoint/quantization_config.h"
@@ -47,6 +48,42 @@ void check_names(const Checkpoint& artifact, const Manifest& manifest, ValidateR
   }
 }
 
+namespace {
+
+/// A part of a line, around the byte at `at`.
+std::string excerpt(std::string_view text, size_t at) {
+  constexpr size_t kBefore = 40, kLength = 80;
+  const size_t newline = text.rfind('\n', at == 0 ? 0 : at - 1);
+  const size_t line = newline == std::string_view::npos ? 0 : newline + 1;
+  const size_t begin = std::max(line, at < kBefore ? 0 : at - kBefore);
+  const std::string_view rest = text.substr(std::min(begin, text.size()), kLength);
+  return std::string(rest.substr(0, rest.find('\n')));
+}
+
+void check_readme(const Checkpoint& artifact, const Manifest& manifest, ValidateReport& report) {
+  const std::string& name = manifest.readme;
+  if (name.empty()) return;
+  if (name != "README.md" && name != "TWOFOUR.md")
+    return differ(report, "readme", kManifestName,
+                  fmt::format("expected README.md or TWOFOUR.md as the description of the artifact, found {}",
+                              json_quote_short(name)));
+  if (is_absent(artifact.path() / name)) return;  // a missing file, which is reported
+  const InputFile file(artifact.path() / name);
+  const std::string expected = expected_readme(artifact, manifest);
+  std::string found(std::min<uint64_t>(file.size(), expected.size() + 1), '\0');
+  file.read(0, {reinterpret_cast<uint8_t*>(found.data()), found.size()});
+  if (found == expected) return;
+  const auto at = static_cast<size_t>(
+      std::mismatch(expected.begin(), expected.end(), found.begin(), found.end()).first - expected.begin());
+  const auto line =
+      1 + std::count(expected.begin(), expected.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+  differ(report, "readme", name,
+         fmt::format("line {}: expected ...{}..., which follows from twofour.json and config, found ...{}...",
+                     line, excerpt(expected, at), excerpt(found, at)));
+}
+
+}  // namespace
+
 void check_listed_files(const Checkpoint& artifact, const Manifest& manifest, ValidateReport& report) {
   std::map<std::string, Hash128> found;
   for (const Shard& s : artifact.shards()) found[s.name] = s.header_hash;
@@ -67,6 +104,7 @@ void check_listed_files(const Checkpoint& artifact, const Manifest& manifest, Va
   for (const auto& [name, hash] : found) {
     if (!manifest.files.count(name)) differ(report, "extra-file", name, "expected no such file, found one");
   }
+  if (manifest.integrity_error.empty()) check_readme(artifact, manifest, report);
 }
 
 void check_files(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
@@ -96,6 +134,20 @@ void check_files(const Checkpoint& artifact, const Checkpoint& source, const Pla
       differ(report, "file", name, "expected the text that follows from source and recipe, found another");
     }
   };
+  const auto count = [](const Checkpoint& c) {
+    size_t tensors = 0;
+    for (const Shard& shard : c.shards()) tensors += shard.tensor_count;
+    return tensors;
+  };
+  const std::string readme = expected_readme_name(source.path(), count(source), manifest.recipe);
+  if (manifest.readme != readme) {
+    const auto shown = [](const std::string& name) { return name.empty() ? "none" : name; };
+    differ(
+        report, "readme", kManifestName,
+        fmt::format("expected {} as the description of the artifact, which follows from source and recipe, "
+                    "found {}",
+                    shown(readme), shown(manifest.readme)));
+  }
   check_text(kIndexName, artifact_index(plan));
   for (const auto& [name, text] : plan.config.texts) check_text(name.c_str(), text);
   for (const auto& [name, bytes] : plan.auxiliary_files) {
@@ -107,20 +159,6 @@ void check_files(const Checkpoint& artifact, const Checkpoint& source, const Pla
     }
   }
 }
-
-namespace {
-
-/// A part of a line, around the byte at `at`.
-std::string excerpt(std::string_view text, size_t at) {
-  constexpr size_t kBefore = 40, kLength = 80;
-  const size_t newline = text.rfind('\n', at == 0 ? 0 : at - 1);
-  const size_t line = newline == std::string_view::npos ? 0 : newline + 1;
-  const size_t begin = std::max(line, at < kBefore ? 0 : at - kBefore);
-  const std::string_view rest = text.substr(std::min(begin, text.size()), kLength);
-  return std::string(rest.substr(0, rest.find('\n')));
-}
-
-}  // namespace
 
 void check_manifest(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
                     const Manifest& manifest, std::map<uint32_t, Json> results, Progress& progress,

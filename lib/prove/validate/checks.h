@@ -29,7 +29,8 @@ Hash128 hash_tensor(const Checkpoint& c, size_t tensor, uint64_t begin, uint64_t
 void check_names(const Checkpoint& artifact, const Manifest& manifest, ValidateReport& report);
 
 /// Checks everything except tensors: headers, index, configs and copied files. Each must have its hash in
-/// twofour.json. There must be no other files.
+/// twofour.json. There must be no other files. Derives the file in which the artifact describes itself from
+/// an undamaged twofour.json, config files and headers.
 void check_listed_files(const Checkpoint& artifact, const Manifest& manifest, ValidateReport& report);
 
 /// Checks that files, headers, index and config equal the plan, byte for byte. Reports files of the artifact

@@ -152,6 +152,7 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
     for (const auto& [name, hash] : json.at("files").items()) {
       manifest.files[name] = parse_hash(where, hash.get<std::string>());
     }
+    if (json.contains("readme")) manifest.readme = json.at("readme").get<std::string>();
     for (const Json& file : json.at("source").at("files")) {
       manifest.sources.push_back({file.at("name").get<std::string>(),
                                   whole_number<uint64_t>(file.at("bytes")),
@@ -207,6 +208,37 @@ ManifestText parse_manifest_text(const fs::path& path, size_t tensors, const Kee
   if (format >= kFirstStrictFormat && text.integrity_error.empty()) text.unknown_keys = UnknownKeys::kRefuse;
   text.recipe = recipe_from_json(path.string(), text.json.at("recipe"), text.unknown_keys);
   return text;
+}
+
+namespace {
+
+std::string read_own_readme(const fs::path& directory, size_t tensors) {
+  const auto keep = [](const Json& object) {
+    return !object.contains("xxh3_128") && !object.contains("module");
+  };
+  const ManifestText text = parse_manifest_text(directory / kManifestName, tensors, keep);
+  if (!text.integrity_error.empty() || !text.json.contains("readme")) return {};
+  const auto name = text.json.at("readme").get<std::string>();
+  if (name != kReadmeName && name != kBesideReadmeName) return {};
+  const Json& files = text.json.at("files");
+  const bool is_same = files.contains(name) && !is_absent(directory / name) &&
+                       hash_file(directory / name).hex() == files.at(name).get<std::string>();
+  return is_same ? name : std::string();
+}
+
+}  // namespace
+
+std::string own_readme(const fs::path& directory, size_t tensors) {
+  if (is_absent(directory / kManifestName)) return {};
+  try {
+    return read_own_readme(directory, tensors);
+  } catch (const Json::exception&) {
+    return {};  // another program's file
+  } catch (const ReadError&) {
+    throw;
+  } catch (const Error&) {
+    return {};  // a damaged file proves nothing
+  }
 }
 
 uint32_t parse_bits(std::string_view where, const Json& json) {

@@ -83,6 +83,7 @@ struct Manifest {
   std::map<std::string, Original> originals;      ///< by rewritten module that has one global scale
   std::map<std::string, Output> outputs;          ///< by tensor
   std::map<std::string, Hash128> files;           ///< as in ConversionRecord
+  std::string readme;                             ///< name of the file that describes the artifact, or empty
   size_t folds = 0;                               ///< matrices with folded global scales
   std::map<std::string, Shape> shapes;            ///< for targets, rewritten modules and quantized matrices
   std::map<std::string, std::string> layouts;     ///< by the same names; a method if it is not in a layout
@@ -107,6 +108,13 @@ struct ManifestText {
   UnknownKeys unknown_keys;
 };
 ManifestText parse_manifest_text(const std::filesystem::path& path, size_t tensors, const KeepJson& keep);
+
+/// The names of the file in which an artifact describes itself.
+inline constexpr const char *kReadmeName = "README.md", *kBesideReadmeName = "TWOFOUR.md";
+
+/// The name of the README.md or TWOFOUR.md in `directory` that twofour wrote: twofour.json names it and has
+/// its hash. Empty if there is none, or if it was changed since. `tensors` is the number of stored tensors.
+std::string own_readme(const std::filesystem::path& directory, size_t tensors);
 
 /// Parses the bits of a float32 from eight hexadecimal digits. Throws Error that names `where` on anything
 /// else.

@@ -17,6 +17,14 @@
 
 namespace twofour {
 
+/// The file in which an artifact describes itself: README.md, or TWOFOUR.md beside a README.md of the
+/// source's author.
+enum class Readme {
+  kUnstated,  ///< a recipe from before 0.3.0: there is no file, and config.json does not name the import
+  kWritten,
+  kLeftOut,
+};
+
 /// All settings that decide the bytes of an artifact, which excludes the number of jobs, the device and
 /// paths. The first rule that takes a module decides what the module becomes. Modules that no rule takes stay
 /// unchanged.
@@ -28,6 +36,7 @@ struct Recipe {
   std::string dialect = {};
   ZeroPoints zero_points = ZeroPoints::kAsStated;  ///< the form in which the source's INT4 stores them
   uint64_t max_shard_size = 5'000'000'000;
+  Readme readme = Readme::kUnstated;
   /// The links in the source whose targets are copied. twofour.json does not record this choice, but lists
   /// the copied files.
   Links links = Links::kInside;

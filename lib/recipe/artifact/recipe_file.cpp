@@ -205,7 +205,8 @@ std::vector<RecipeKey> recipe_keys() {
                options::kZeroPoints)},
           {"rules", "a list", "required, at least one; the first that takes a module decides"},
           {"max_shard_size", "5GB, 500MB",
-           fmt::format("as {}, which overrides it (default: 5GB)", options::kMaxShardSize)}};
+           fmt::format("as {}, which overrides it (default: 5GB)", options::kMaxShardSize)},
+          {"readme", "true, false", fmt::format("false: as {} (default: true)", options::kNoReadme)}};
 }
 
 std::vector<RecipeKey> rule_keys() {
@@ -238,6 +239,8 @@ Recipe read_recipe(const std::string& where, std::string_view text) {
   if (const auto zeros = top.find("zero_points"))
     recipe.zero_points = parse_zero_points(zeros->word(zero_points_words()));
   if (const auto size = top.find("max_shard_size")) recipe.max_shard_size = read_size(*size);
+  const auto readme = top.find("readme");
+  recipe.readme = !readme || readme->boolean() ? Readme::kWritten : Readme::kLeftOut;
   return recipe;
 }
 

@@ -122,6 +122,13 @@ constexpr JsonKey<Recipe> kRecipeKeys[] = {
          throw Error(fmt::format("{}: {}.{}", place.where, place.path, e.what()));
        }
      }},
+    {"readme",
+     [](const Recipe& r) {
+       return r.readme == Readme::kUnstated ? Json() : Json(r.readme == Readme::kWritten);
+     },
+     [](const JsonPlace&, const Json& json, Recipe& r) {
+       r.readme = json.get<bool>() ? Readme::kWritten : Readme::kLeftOut;
+     }},
     {"edit", [](const Recipe& r) { return write_edit(r.edit); },
      [](const JsonPlace& place, const Json& json, Recipe& r) { r.edit = read_edit(place, json); }},
     {"recovery", [](const Recipe& r) { return r.recovery ? recovery_to_json(*r.recovery) : Json(); },

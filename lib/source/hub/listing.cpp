@@ -43,6 +43,7 @@ constexpr const char* kUsualFiles[] = {"config.json",
                                        "processor_config.json",
                                        "recipe.yaml",
                                        "README.md",
+                                       "TWOFOUR.md",
                                        "LICENSE"};
 
 /// Throws Error unless `name` stays in its folder on every file system.

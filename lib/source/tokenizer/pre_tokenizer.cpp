@@ -57,7 +57,7 @@ void merge(Behavior behavior, std::vector<Part>& parts) {
   if (backwards) std::reverse(parts.begin(), parts.end());
 }
 
-void split(const Pattern& pattern, Behavior behavior, bool invert, Pieces& pieces) {
+void split(const Pattern& pattern, Behavior behavior, bool invert, TextPieces& pieces) {
   std::string buffer;
   const std::string_view known = with_known_characters(pieces.text, buffer);
   Pattern::Matcher matcher(pattern, pieces.text.size());
@@ -75,14 +75,13 @@ void split(const Pattern& pattern, Behavior behavior, bool invert, Pieces& piece
 }
 
 PreTokenizerStep make_splitter(Pattern pattern, Behavior behavior, bool invert) {
-  return [pattern = std::make_shared<const Pattern>(std::move(pattern)), behavior, invert](Pieces& pieces) {
-    split(*pattern, behavior, invert, pieces);
-  };
+  return [pattern = std::make_shared<const Pattern>(std::move(pattern)), behavior,
+          invert](TextPieces& pieces) { split(*pattern, behavior, invert, pieces); };
 }
 
 /// Rewrites each piece. write(i, piece, out) appends the new text of piece i to `out`.
 template <class Write>
-void rewrite(Pieces& pieces, Write&& write) {
+void rewrite(TextPieces& pieces, Write&& write) {
   std::string text;
   text.reserve(pieces.text.size() + pieces.text.size() / 4);
   for (size_t i = 0; i < pieces.spans.size(); ++i) {
@@ -104,7 +103,7 @@ constexpr const char* kGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\
 Steps make_byte_level(const Field& field) {
   Steps steps;
   if (field.at("add_prefix_space").boolean()) {
-    steps.push_back([](Pieces& pieces) {
+    steps.push_back([](TextPieces& pieces) {
       rewrite(pieces, [](size_t, std::string_view piece, std::string& out) {
         if (!piece.starts_with(' ')) out += ' ';
         out += piece;
@@ -113,7 +112,7 @@ Steps make_byte_level(const Field& field) {
   }
   if (field.at("use_regex").boolean(true))
     steps.push_back(make_splitter(Pattern(field.where(), kGpt2), Behavior::kIsolated, false));
-  steps.push_back([](Pieces& pieces) {
+  steps.push_back([](TextPieces& pieces) {
     static const auto characters = [] {
       std::array<std::string, 256> all;
       for (unsigned byte = 0; byte < 256; ++byte)
@@ -149,7 +148,7 @@ Steps make_metaspace(const Field& field) {
     prepend = Prepend::kNever;
   }
   Steps steps;
-  steps.push_back([mark, prepend](Pieces& pieces) {
+  steps.push_back([mark, prepend](TextPieces& pieces) {
     const bool begins_text = pieces.begins_text;
     rewrite(pieces, [&](size_t i, std::string_view piece, std::string& out) {
       const bool may = prepend == Prepend::kAlways || (prepend == Prepend::kFirst && begins_text && i == 0);

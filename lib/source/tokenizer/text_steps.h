@@ -23,7 +23,7 @@ void check_growth(std::string_view where, size_t before, size_t after);
 using NormalizerStep = std::function<void(std::string& text)>;
 
 /// A text, and the pieces of it that are tokenized separately. Text outside of all pieces is dropped.
-struct Pieces {
+struct TextPieces {
   std::string text;
   std::vector<Span> spans;   ///< pieces in order; none is empty
   bool begins_text = false;  ///< true if the first piece is at the beginning of the text to encode
@@ -33,7 +33,7 @@ struct Pieces {
 };
 
 /// A step of `pre_tokenizer`, which divides pieces and may rewrite them.
-using PreTokenizerStep = std::function<void(Pieces& pieces)>;
+using PreTokenizerStep = std::function<void(TextPieces& pieces)>;
 
 /// A step of `decoder`, which rewrites the texts of tokens. Their concatenation is the result.
 using DecoderStep = std::function<void(std::vector<std::string>& tokens)>;

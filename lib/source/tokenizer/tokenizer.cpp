@@ -182,7 +182,7 @@ void Tokenizer::Parts::add_tokens() {
 /// Encodes a normalized text that has no added tokens.
 void Tokenizer::Parts::encode_piece(std::string_view text, bool begins_text, Bpe::Encoder& encoder,
                                     std::vector<int32_t>& ids) const {
-  Pieces pieces{std::string(text), {{0, text.size()}}, begins_text};
+  TextPieces pieces{std::string(text), {{0, text.size()}}, begins_text};
   for (const PreTokenizerStep& step : pre_tokenizer) {
     step(pieces);
     check_growth(where, text.size(), pieces.text.size());

@@ -5,6 +5,7 @@
 #include "formats/error.h"
 #include "formats/json.h"
 #include "lib/base/findings/version.h"
+#include "lib/look/inspect/artifact_text.h"
 #include "lib/recipe/artifact/layout_names.h"
 #include "lib/write/plan/artifact_texts.h"
 
@@ -54,6 +55,27 @@ Hash128 content_hash(const Checkpoint& source, const Plan& plan, const Conversio
   return hasher.digest();
 }
 
+std::string artifact_readme(const Checkpoint& source, const Plan& plan, const ConversionRecord& record) {
+  ArtifactFacts facts;
+  facts.take(plan.recipe);
+  facts.bytes = plan.data_bytes;
+  for (const Shard& s : source.shards()) facts.source_bytes += s.file.size();
+  const auto written = [&](const char* name, const Json& of_source) {
+    const auto text = plan.config.texts.find(name);
+    if (text != plan.config.texts.end()) return parse_json(name, text->second);
+    return plan.config.keeps_source ? of_source : Json();
+  };
+  facts.take_config(written("config.json", source.config()),
+                    written("hf_quant_config.json", source.hf_quant_config()));
+  for (size_t t = 0; t < plan.transformations.size(); ++t) {
+    const Transformation& one = *plan.transformations[t];
+    if (one.keeps()) continue;
+    for (const Json& entry : one.entries(source, record.result(t), tensors_of(plan, record, t)))
+      facts.take(entry);
+  }
+  return readme_text(facts);
+}
+
 void format_manifest(const Checkpoint& source, const Plan& plan, const ConversionRecord& record,
                      const Tool& tool, const std::function<void(std::string_view)>& sink) {
   std::string pending;
@@ -88,6 +110,7 @@ void format_manifest(const Checkpoint& source, const Plan& plan, const Conversio
   }
   put(fmt::format("\"content_xxh3_128\": \"{}\"}},\n", content_hash(source, plan, record).hex()));
 
+  if (!plan.readme.empty()) put(fmt::format("\"readme\": {},\n", json_quote(plan.readme)));
   put("\"files\": {");
   for (auto it = record.files.begin(); it != record.files.end(); ++it) {
     put(fmt::format("{}{}: \"{}\"", it == record.files.begin() ? "\n" : ",\n", json_quote(it->first),

@@ -34,6 +34,9 @@ struct Tool {
   int format = kManifestFormat;
 };
 
+/// The text of the file that describes the artifact (Plan::readme). Its length does not depend on results.
+std::string artifact_readme(const Checkpoint& source, const Plan& plan, const ConversionRecord& record);
+
 /// Passes the text of twofour.json to `put` piece by piece, so that the whole text is never in memory.
 void format_manifest(const Checkpoint& source, const Plan& plan, const ConversionRecord& record,
                      const Tool& tool, const std::function<void(std::string_view)>& put);

@@ -54,8 +54,9 @@ Json layout_group_to_json(const LayoutGroup& group) {
 }
 
 std::string layout_config_text(const Checkpoint& source, const std::vector<LayoutGroup>& groups,
-                               const Json* base) {
+                               bool names_import, const Json* base) {
   Json entry = {{"quant_method", "twofour"}};
+  if (names_import) entry["import"] = kTransformersImport;
   if (groups.size() == 1) {
     entry.update(layout_group_to_json(groups[0]));
   } else {
@@ -83,6 +84,7 @@ std::set<std::string> artifact_files(const Plan& plan) {
   for (const OutputFile& file : plan.files) files.insert(file.name);
   for (const auto& [name, bytes] : plan.auxiliary_files) files.insert(name);
   for (const auto& [name, text] : plan.config.texts) files.insert(name);
+  if (!plan.readme.empty()) files.insert(plan.readme);
   return files;
 }
 

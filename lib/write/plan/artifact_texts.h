@@ -10,10 +10,12 @@
 namespace twofour {
 
 /// The config.json of an artifact in layouts. One layout becomes the entry itself. Several layouts become its
-/// `groups`. `base` is the quantization entry of the checkpoint that the artifact stands for. Null if that is
-/// the source's entry.
+/// `groups`. With `names_import` it also names the import by which transformers loads it. `base` is the
+/// quantization entry of the checkpoint that the artifact stands for. Null if that is the source's entry.
 std::string layout_config_text(const Checkpoint& source, const std::vector<LayoutGroup>& groups,
-                               const Json* base = nullptr);
+                               bool names_import, const Json* base = nullptr);
+/// The value of `import` in the quantization entry of layouts.
+inline constexpr const char* kTransformersImport = "twofour.integrations.transformers";
 Json layout_group_to_json(const LayoutGroup& group);
 /// The config files of the checkpoint from which an artifact was made.
 std::map<std::string, std::string> original_texts(const Checkpoint& source);

@@ -6,8 +6,10 @@
 #include <array>
 
 #include "formats/error.h"
+#include "lib/base/findings/options.h"
 #include "lib/base/findings/problems.h"
 #include "lib/base/io/file.h"
+#include "lib/recipe/artifact/manifest.h"
 #include "lib/source/checkpoint/checkpoint.h"
 
 namespace twofour {
@@ -141,6 +143,24 @@ std::map<std::string, uint64_t> copied_files(const Checkpoint& source, Links lin
     problems.refuse();
   }
   return std::move(files.sizes);
+}
+
+std::string plan_readme(const Checkpoint& source, Readme wanted, std::map<std::string, uint64_t>& copied,
+                        Problems& problems) {
+  if (copied.contains(kReadmeName) || copied.contains(kBesideReadmeName)) {
+    size_t tensors = 0;
+    for (const Shard& shard : source.shards()) tensors += shard.tensor_count;
+    copied.erase(own_readme(source.path(), tensors));
+  }
+  if (wanted != Readme::kWritten) return {};
+  const std::string name = copied.contains(kReadmeName) ? kBesideReadmeName : kReadmeName;
+  if (copied.contains(name)) {
+    problems.add(
+        fmt::format("{}: expected no such file, because the description of the output gets this name "
+                    "beside the author's {}, found one; rename it, or use {}",
+                    (source.path() / name).string(), kReadmeName, options::kNoReadme));
+  }
+  return name;
 }
 
 }  // namespace twofour

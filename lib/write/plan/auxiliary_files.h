@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/base/findings/finding.h"
+#include "lib/base/findings/problems.h"
 #include "lib/base/io/links.h"
 #include "lib/source/checkpoint/checkpoint.h"
 
@@ -26,5 +27,11 @@ AuxiliaryFiles find_auxiliary_files(const std::filesystem::path& directory, Link
 /// links lead outside. The Error lists these links, and the links of the config files of all checkpoints that
 /// make up the source.
 std::map<std::string, uint64_t> copied_files(const Checkpoint& source, Links links, Findings& findings);
+
+/// The name of the file that describes the artifact: README.md, or TWOFOUR.md beside a README.md of the
+/// source's author. Empty unless it is wanted. Removes a description of the source that twofour wrote from
+/// the files that are `copied`. Adds a problem if an author's file has the name.
+std::string plan_readme(const Checkpoint& source, Readme wanted, std::map<std::string, uint64_t>& copied,
+                        Problems& problems);
 
 }  // namespace twofour

@@ -297,6 +297,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   Planner planner(
       {source, written ? &*written : nullptr, limits, is_single, plan.findings, problems, author});
   if (!plan.recipe.dialect.empty()) planner.config.set_dialect(output_dialect(plan.recipe.dialect, false));
+  if (plan.recipe.readme != Readme::kUnstated) planner.config.name_import();
   std::string what;  // the content of the files for loaders: a layout or a number format
   for (size_t i = 0; i < all.size(); ++i) {
     planner.begin_rule(plan.recipe.rules[i].label);
@@ -359,6 +360,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
     plan.findings.push_back(
         {Severity::kNote, "stale-config", name, "describes weights as the source stores them: not copied"});
   }
+  plan.readme = plan_readme(source, plan.recipe.readme, plan.auxiliary_files, problems);
   for (const Shard& s : source.shards()) check_name(source.path(), s.name, problems);
   for (const auto& [name, bytes] : plan.auxiliary_files) {
     check_name(source.path(), name, problems);

@@ -60,10 +60,11 @@ struct Plan {
   ConfigFiles config;
   std::map<std::string, uint64_t> auxiliary_files;  ///< names and sizes in bytes of the source's other files,
                                                     ///< which are copied
-  Findings findings;                                ///< folds, NVFP4 that is passed through, files that are
-                                                    ///< left behind
-  uint64_t data_bytes = 0;                          ///< size of all tensors that are written
-  uint64_t read_bytes = 0;                          ///< bytes of the source that all units read
+  std::string readme;         ///< name of the file that describes the artifact; empty if none is written
+  Findings findings;          ///< folds, NVFP4 that is passed through, files that are
+                              ///< left behind
+  uint64_t data_bytes = 0;    ///< size of all tensors that are written
+  uint64_t read_bytes = 0;    ///< bytes of the source that all units read
   uint64_t reader_bytes = 0;  ///< memory of a worker's reader (Checkpoint::reader_bytes), beside its own
                               ///< buffers
   uint64_t unit_bytes = 0;    ///< largest buffers that a unit needs, in bytes

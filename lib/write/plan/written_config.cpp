@@ -191,7 +191,8 @@ ConfigFiles WrittenConfig::files(std::optional<DType> fp8_scale_type) {
     if (files.layouts.empty()) {
       files.texts = config_texts(source_, std::move(made));
     } else {
-      files.texts["config.json"] = layout_config_text(source_, files.layouts, &made.quantization_config);
+      files.texts["config.json"] =
+          layout_config_text(source_, files.layouts, names_import_, &made.quantization_config);
       files.shown_hf_quant_config = std::move(made.hf_quant_config);
     }
   } else if (files.layouts.empty()) {
@@ -202,7 +203,7 @@ ConfigFiles WrittenConfig::files(std::optional<DType> fp8_scale_type) {
                     "configuration cannot describe both outputs",
                     source_.path().string()));
   } else {
-    files.texts["config.json"] = layout_config_text(source_, files.layouts);
+    files.texts["config.json"] = layout_config_text(source_, files.layouts, names_import_);
   }
   return files;
 }

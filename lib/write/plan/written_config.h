@@ -53,6 +53,8 @@ class WrittenConfig {
   void set_texts(std::map<std::string, std::string> texts);
   /// Adds a layout. Modules of the same layout and pattern form one group, even if several rules made them.
   void add_layout(LayoutGroup group);
+  /// Notes that the entry of layouts names the import by which transformers loads it.
+  void name_import() { names_import_ = true; }
   /// Notes that the source's configuration also describes the output.
   void keep() { is_kept_ = true; }
   /// Notes that no linear of the output is quantized, and that the texts of set_texts() state this.
@@ -87,7 +89,7 @@ class WrittenConfig {
   std::vector<LayoutGroup> layouts_;
   std::optional<ConfigEntries> suggested_;
   std::optional<std::map<std::string, std::string>> texts_;
-  bool is_rewritten_ = false, is_kept_ = false, quantizes_nothing_ = false;
+  bool is_rewritten_ = false, is_kept_ = false, quantizes_nothing_ = false, names_import_ = false;
 };
 
 }  // namespace twofour

@@ -268,6 +268,7 @@ def convert(
     cache: Optional[Path] = None,
     cache_size: Optional[Union[int, str]] = None,
     follow_links: bool = False,
+    no_readme: bool = False,
     io: Optional[Literal["buffered", "direct"]] = None,
     force: bool = False,
     resume: bool = False,
@@ -339,8 +340,9 @@ def convert(
             run that succeeds, and kept for resume=True by one that does not (default: XDG_CACHE_HOME/twofour,
             ~/.cache/twofour)
         cache_size (int or str): Most bytes of files in cache, such as 20GB or 16GiB (default: 32GB)
-        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Without it such links
-            are refused: a checkpoint from elsewhere could link to a secret of yours, and what is written is published
+        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Otherwise such links
+            are refused: they could lead to a secret, and outputs are published (default: False)
+        no_readme (True or False): Write no README.md about the output (TWOFOUR.md beside its author's README.md)
             (default: False)
         io ("buffered", "direct"): How files are read and written. buffered: through the page cache, evicting only the
             pages that this run added. direct: past the page cache (O_DIRECT) where the file system supports it, with as
@@ -445,12 +447,13 @@ def convert(
         "convert", source, destination, progress=progress, to=to, dialect=dialect, block_scale=block_scale,
         zero_block=zero_block, stats=stats, mask=mask, budget=budget, plan=plan, task=task, tasks=tasks,
         include=include, exclude=exclude, also=also, max_shard_size=max_shard_size, dry_run=dry_run,
-        no_verify=no_verify, check=check, cache=cache, cache_size=cache_size, follow_links=follow_links, io=io,
-        force=force, resume=resume, without_config=without_config, zero_points=zero_points, fold=fold,
-        granularity=granularity, block=block, scale_dtype=scale_dtype, odd_blocks=odd_blocks, arithmetic=arithmetic,
-        exact=exact, input_scale=input_scale, one_input_scale_a_layer=one_input_scale_a_layer,
-        draft_experts=draft_experts, recipe=recipe, strict_stats=strict_stats, method=method, sweeps=sweeps,
-        shrink=shrink, scale_search=scale_search, max_loss=max_loss, html=html, device=device, jobs=jobs,
+        no_verify=no_verify, check=check, cache=cache, cache_size=cache_size, follow_links=follow_links,
+        no_readme=no_readme, io=io, force=force, resume=resume, without_config=without_config,
+        zero_points=zero_points, fold=fold, granularity=granularity, block=block, scale_dtype=scale_dtype,
+        odd_blocks=odd_blocks, arithmetic=arithmetic, exact=exact, input_scale=input_scale,
+        one_input_scale_a_layer=one_input_scale_a_layer, draft_experts=draft_experts, recipe=recipe,
+        strict_stats=strict_stats, method=method, sweeps=sweeps, shrink=shrink, scale_search=scale_search,
+        max_loss=max_loss, html=html, device=device, jobs=jobs,
     ))  # fmt: skip
 
 
@@ -474,6 +477,7 @@ def quantize(
     cache: Optional[Path] = None,
     cache_size: Optional[Union[int, str]] = None,
     follow_links: bool = False,
+    no_readme: bool = False,
     io: Optional[Literal["buffered", "direct"]] = None,
     force: bool = False,
     resume: bool = False,
@@ -527,8 +531,9 @@ def quantize(
             run that succeeds, and kept for resume=True by one that does not (default: XDG_CACHE_HOME/twofour,
             ~/.cache/twofour)
         cache_size (int or str): Most bytes of files in cache, such as 20GB or 16GiB (default: 32GB)
-        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Without it such links
-            are refused: a checkpoint from elsewhere could link to a secret of yours, and what is written is published
+        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Otherwise such links
+            are refused: they could lead to a secret, and outputs are published (default: False)
+        no_readme (True or False): Write no README.md about the output (TWOFOUR.md beside its author's README.md)
             (default: False)
         io ("buffered", "direct"): How files are read and written. buffered: through the page cache, evicting only the
             pages that this run added. direct: past the page cache (O_DIRECT) where the file system supports it, with as
@@ -618,9 +623,9 @@ def quantize(
         "quantize", source, destination, progress=progress, dialect=dialect, pattern=pattern, block_scale=block_scale,
         zero_block=zero_block, mask=mask, include=include, exclude=exclude, also=also, max_shard_size=max_shard_size,
         dry_run=dry_run, no_verify=no_verify, check=check, cache=cache, cache_size=cache_size,
-        follow_links=follow_links, io=io, force=force, resume=resume, without_config=without_config,
-        zero_points=zero_points, arithmetic=arithmetic, exact=exact, input_scale=input_scale,
-        one_input_scale_a_layer=one_input_scale_a_layer, draft_experts=draft_experts,
+        follow_links=follow_links, no_readme=no_readme, io=io, force=force, resume=resume,
+        without_config=without_config, zero_points=zero_points, arithmetic=arithmetic, exact=exact,
+        input_scale=input_scale, one_input_scale_a_layer=one_input_scale_a_layer, draft_experts=draft_experts,
         keep_global_scale=keep_global_scale, stats=stats, strict_stats=strict_stats, method=method, sweeps=sweeps,
         shrink=shrink, scale_search=scale_search, budget=budget, max_loss=max_loss, html=html, device=device,
         jobs=jobs,
@@ -646,6 +651,7 @@ def prune(
     cache: Optional[Path] = None,
     cache_size: Optional[Union[int, str]] = None,
     follow_links: bool = False,
+    no_readme: bool = False,
     io: Optional[Literal["buffered", "direct"]] = None,
     force: bool = False,
     resume: bool = False,
@@ -691,8 +697,9 @@ def prune(
             run that succeeds, and kept for resume=True by one that does not (default: XDG_CACHE_HOME/twofour,
             ~/.cache/twofour)
         cache_size (int or str): Most bytes of files in cache, such as 20GB or 16GiB (default: 32GB)
-        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Without it such links
-            are refused: a checkpoint from elsewhere could link to a secret of yours, and what is written is published
+        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Otherwise such links
+            are refused: they could lead to a secret, and outputs are published (default: False)
+        no_readme (True or False): Write no README.md about the output (TWOFOUR.md beside its author's README.md)
             (default: False)
         io ("buffered", "direct"): How files are read and written. buffered: through the page cache, evicting only the
             pages that this run added. direct: past the page cache (O_DIRECT) where the file system supports it, with as
@@ -757,10 +764,10 @@ def prune(
     return cast("documents.Convert", call(
         "prune", source, destination, progress=progress, pattern=pattern, method=method, sweeps=sweeps, budget=budget,
         include=include, exclude=exclude, also=also, max_shard_size=max_shard_size, dry_run=dry_run,
-        no_verify=no_verify, check=check, cache=cache, cache_size=cache_size, follow_links=follow_links, io=io,
-        force=force, resume=resume, without_config=without_config, zero_points=zero_points, stats=stats,
-        strict_stats=strict_stats, shrink=shrink, scale_search=scale_search, mask=mask, max_loss=max_loss, html=html,
-        device=device, jobs=jobs,
+        no_verify=no_verify, check=check, cache=cache, cache_size=cache_size, follow_links=follow_links,
+        no_readme=no_readme, io=io, force=force, resume=resume, without_config=without_config,
+        zero_points=zero_points, stats=stats, strict_stats=strict_stats, shrink=shrink, scale_search=scale_search,
+        mask=mask, max_loss=max_loss, html=html, device=device, jobs=jobs,
     ))  # fmt: skip
 
 
@@ -799,6 +806,7 @@ def compress(
     no_verify: bool = False,
     check: bool = False,
     follow_links: bool = False,
+    no_readme: bool = False,
     io: Optional[Literal["buffered", "direct"]] = None,
     force: bool = False,
     resume: bool = False,
@@ -857,8 +865,9 @@ def compress(
         no_verify (True or False): Do not read back what was written (default: False)
         check (True or False): If source is an artifact, first compare every tensor with the hashes in its twofour.json
             (default: False)
-        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Without it such links
-            are refused: a checkpoint from elsewhere could link to a secret of yours, and what is written is published
+        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Otherwise such links
+            are refused: they could lead to a secret, and outputs are published (default: False)
+        no_readme (True or False): Write no README.md about the output (TWOFOUR.md beside its author's README.md)
             (default: False)
         io ("buffered", "direct"): How files are read and written. buffered: through the page cache, evicting only the
             pages that this run added. direct: past the page cache (O_DIRECT) where the file system supports it, with as
@@ -919,8 +928,8 @@ def compress(
         guided=guided, recover=recover, keep_stats=keep_stats, context=context, limit=limit, method=method,
         sweeps=sweeps, shrink=shrink, scale_search=scale_search, budget=budget, budget_stats=budget_stats, html=html,
         include=include, exclude=exclude, also=also, max_shard_size=max_shard_size, dry_run=dry_run,
-        no_verify=no_verify, check=check, follow_links=follow_links, io=io, force=force, resume=resume,
-        zero_points=zero_points, tokens=tokens, text=text, device=device, jobs=jobs,
+        no_verify=no_verify, check=check, follow_links=follow_links, no_readme=no_readme, io=io, force=force,
+        resume=resume, zero_points=zero_points, tokens=tokens, text=text, device=device, jobs=jobs,
     ))  # fmt: skip
 
 
@@ -937,6 +946,7 @@ def graft(
     dry_run: bool = False,
     no_verify: bool = False,
     follow_links: bool = False,
+    no_readme: bool = False,
     io: Optional[Literal["buffered", "direct"]] = None,
     without_config: bool = False,
     jobs: Optional[int] = None,
@@ -960,8 +970,9 @@ def graft(
         max_shard_size (int or str): Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
         dry_run (True or False): Show what would be written, write nothing (default: False)
         no_verify (True or False): Do not read back what was written (default: False)
-        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Without it such links
-            are refused: a checkpoint from elsewhere could link to a secret of yours, and what is written is published
+        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Otherwise such links
+            are refused: they could lead to a secret, and outputs are published (default: False)
+        no_readme (True or False): Write no README.md about the output (TWOFOUR.md beside its author's README.md)
             (default: False)
         io ("buffered", "direct"): How files are read and written. buffered: through the page cache, evicting only the
             pages that this run added. direct: past the page cache (O_DIRECT) where the file system supports it, with as
@@ -1010,8 +1021,8 @@ def graft(
     """
     return cast("documents.Convert", call(
         "graft", base, donor, destination, progress=progress, take=take, force=force, resume=resume,
-        max_shard_size=max_shard_size, dry_run=dry_run, no_verify=no_verify, follow_links=follow_links, io=io,
-        without_config=without_config, jobs=jobs, device=device,
+        max_shard_size=max_shard_size, dry_run=dry_run, no_verify=no_verify, follow_links=follow_links,
+        no_readme=no_readme, io=io, without_config=without_config, jobs=jobs, device=device,
     ))  # fmt: skip
 
 
@@ -1026,6 +1037,7 @@ def drop(
     dry_run: bool = False,
     no_verify: bool = False,
     follow_links: bool = False,
+    no_readme: bool = False,
     io: Optional[Literal["buffered", "direct"]] = None,
     without_config: bool = False,
     modules: Optional[Union[str, Sequence[str]]] = None,
@@ -1049,8 +1061,9 @@ def drop(
         max_shard_size (int or str): Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
         dry_run (True or False): Show what would be written, write nothing (default: False)
         no_verify (True or False): Do not read back what was written (default: False)
-        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Without it such links
-            are refused: a checkpoint from elsewhere could link to a secret of yours, and what is written is published
+        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Otherwise such links
+            are refused: they could lead to a secret, and outputs are published (default: False)
+        no_readme (True or False): Write no README.md about the output (TWOFOUR.md beside its author's README.md)
             (default: False)
         io ("buffered", "direct"): How files are read and written. buffered: through the page cache, evicting only the
             pages that this run added. direct: past the page cache (O_DIRECT) where the file system supports it, with as
@@ -1104,8 +1117,8 @@ def drop(
     """
     return cast("documents.Convert", call(
         "drop", source, destination, progress=progress, force=force, resume=resume, max_shard_size=max_shard_size,
-        dry_run=dry_run, no_verify=no_verify, follow_links=follow_links, io=io, without_config=without_config,
-        modules=modules, experts=experts, by=by, jobs=jobs, device=device,
+        dry_run=dry_run, no_verify=no_verify, follow_links=follow_links, no_readme=no_readme, io=io,
+        without_config=without_config, modules=modules, experts=experts, by=by, jobs=jobs, device=device,
     ))  # fmt: skip
 
 
@@ -1127,6 +1140,7 @@ def repair(
     cache: Optional[Path] = None,
     cache_size: Optional[Union[int, str]] = None,
     follow_links: bool = False,
+    no_readme: bool = False,
     io: Optional[Literal["buffered", "direct"]] = None,
     jobs: Optional[int] = None,
     device: Optional[str] = None,
@@ -1157,8 +1171,9 @@ def repair(
             run that succeeds, and kept for resume=True by one that does not (default: XDG_CACHE_HOME/twofour,
             ~/.cache/twofour)
         cache_size (int or str): Most bytes of files in cache, such as 20GB or 16GiB (default: 32GB)
-        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Without it such links
-            are refused: a checkpoint from elsewhere could link to a secret of yours, and what is written is published
+        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Otherwise such links
+            are refused: they could lead to a secret, and outputs are published (default: False)
+        no_readme (True or False): Write no README.md about the output (TWOFOUR.md beside its author's README.md)
             (default: False)
         io ("buffered", "direct"): How files are read and written. buffered: through the page cache, evicting only the
             pages that this run added. direct: past the page cache (O_DIRECT) where the file system supports it, with as
@@ -1194,8 +1209,8 @@ def repair(
     return cast("documents.Repair", call(
         "repair", source, destination, progress=progress, donor=donor, only=only, fold=fold, input_scale=input_scale,
         profile=profile, force=force, resume=resume, max_shard_size=max_shard_size, dry_run=dry_run,
-        no_verify=no_verify, cache=cache, cache_size=cache_size, follow_links=follow_links, io=io, jobs=jobs,
-        device=device,
+        no_verify=no_verify, cache=cache, cache_size=cache_size, follow_links=follow_links, no_readme=no_readme,
+        io=io, jobs=jobs, device=device,
     ))  # fmt: skip
 
 
@@ -1632,6 +1647,7 @@ def recipes(
                 (default: as the config states)
             rules: a list; required, at least one; the first that takes a module decides
             max_shard_size: 5GB, 500MB; as max_shard_size, which overrides it (default: 5GB)
+            readme: true, false; false: as no_readme=True (default: true)
 
         Keys of a rule:
             match: see below; required
@@ -1718,6 +1734,7 @@ def plan(
     also: Optional[Union[str, Sequence[str]]] = None,
     max_shard_size: Optional[Union[int, str]] = None,
     follow_links: bool = False,
+    no_readme: bool = False,
     without_config: bool = False,
     zero_points: Optional[Literal["stored", "symmetric", "v2"]] = None,
     fold: Optional[Literal["larger", "strict", "any"]] = None,
@@ -1779,8 +1796,9 @@ def plan(
         exclude (str or a list of such): Leave these modules as they are
         also (str or a list of such): Convert these modules too: shared experts, single linears
         max_shard_size (int or str): Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
-        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Without it such links
-            are refused: a checkpoint from elsewhere could link to a secret of yours, and what is written is published
+        follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Otherwise such links
+            are refused: they could lead to a secret, and outputs are published (default: False)
+        no_readme (True or False): Write no README.md about the output (TWOFOUR.md beside its author's README.md)
             (default: False)
         without_config (True or False): Take weights without config.json, too, which no engine loads (default: False)
         zero_points ("stored", "symmetric", "v2"): How the zero points of INT4 of source are read where the config says
@@ -1894,12 +1912,13 @@ def plan(
         "plan", source, destination, progress=progress, to=to, dialect=dialect, pattern=pattern,
         block_scale=block_scale, zero_block=zero_block, donor=donor, take=take, output=output, tasks=tasks,
         include=include, exclude=exclude, also=also, max_shard_size=max_shard_size, follow_links=follow_links,
-        without_config=without_config, zero_points=zero_points, fold=fold, granularity=granularity, block=block,
-        scale_dtype=scale_dtype, odd_blocks=odd_blocks, arithmetic=arithmetic, exact=exact, input_scale=input_scale,
-        one_input_scale_a_layer=one_input_scale_a_layer, draft_experts=draft_experts,
-        keep_global_scale=keep_global_scale, recipe=recipe, stats=stats, strict_stats=strict_stats, method=method,
-        sweeps=sweeps, shrink=shrink, scale_search=scale_search, mask=mask, budget=budget, max_loss=max_loss,
-        html=html, modules=modules, experts=experts, by=by, jobs=jobs, device=device,
+        no_readme=no_readme, without_config=without_config, zero_points=zero_points, fold=fold,
+        granularity=granularity, block=block, scale_dtype=scale_dtype, odd_blocks=odd_blocks, arithmetic=arithmetic,
+        exact=exact, input_scale=input_scale, one_input_scale_a_layer=one_input_scale_a_layer,
+        draft_experts=draft_experts, keep_global_scale=keep_global_scale, recipe=recipe, stats=stats,
+        strict_stats=strict_stats, method=method, sweeps=sweeps, shrink=shrink, scale_search=scale_search, mask=mask,
+        budget=budget, max_loss=max_loss, html=html, modules=modules, experts=experts, by=by, jobs=jobs,
+        device=device,
     ))  # fmt: skip
 
 
