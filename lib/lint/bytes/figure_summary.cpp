@@ -83,6 +83,16 @@ MatrixFigures FigureCounter::figures() const {
       if (blocks_ == 0) energy += count * value * value, amax = std::max(amax, value);
     }
     most = std::max(most, zeros);
+  } else if (kind == NumberKind::kE2m3) {
+    for (unsigned c = 0; c < 64; ++c) {
+      const auto count = static_cast<double>(numbers_[c]);
+      f.code_shares[c >> 2] += static_cast<float>(share_of(count, numbers));
+      most = std::max(most, count);
+      const double value = e2m3_to_float(c & 31u);
+      energy += count * value * value;
+      if (count > 0) amax = std::max(amax, value);
+    }
+    most = std::max(most, zeros);
   } else if (kind == NumberKind::kInt4) {
     constexpr int kZero = 8;
     for (size_t c = 0; c < 16; ++c) {
@@ -141,7 +151,8 @@ MatrixFigures FigureCounter::figures() const {
   f.log2_rms = std::log2(std::sqrt(share_of(energy, blocks_ > 0 ? sampled : fp8 ? in_sample : numbers)));
   f.log2_amax = std::log2(amax);
   const bool has_octaves = kind != NumberKind::kInt8 && kind != NumberKind::kE2m1 &&
-                           kind != NumberKind::kInt4 && kind != NumberKind::kE8m0;
+                           kind != NumberKind::kE2m3 && kind != NumberKind::kInt4 &&
+                           kind != NumberKind::kE8m0;
   if (has_octaves && std::isfinite(f.log2_rms)) {
     double small = 0;
     for (unsigned i = 0; i < 256; ++i) {

@@ -81,7 +81,7 @@ class Content {
       sink_.add("zero-weights", s_.at(f.tensor), "expected a code other than zero, found none in {} blocks",
                 f.plan.lines * f.plan.scale_bytes);
     } else if (m.is_linear && (f.expert >= 0 || kind == NumberKind::kInt8 || kind == NumberKind::kInt4 ||
-                               kind == NumberKind::kE2m1)) {
+                               kind == NumberKind::kE2m1 || kind == NumberKind::kE2m3)) {
       report(m, "zero-weights", "expected a weight other than zero, found none");
     } else if (f.expert < 0 && t.shape.size() >= 2 && t.name.ends_with("weight") &&
                (kind == NumberKind::kBf16 || kind == NumberKind::kF16 || kind == NumberKind::kE4m3)) {
