@@ -168,10 +168,11 @@ MatrixFigures FigureCounter::figures() const {
   if (blocks_ > 0) {
     f.full_blocks = share_of(static_cast<double>(full_blocks_), static_cast<double>(blocks_ - zero_blocks_));
     double count = 0, sum = 0, squares = 0;
-    // Small scales of blocks of zeros carry nothing.
+    // Scales of blocks of zeros carry nothing. Producers store a small one, or 1.
+    constexpr unsigned kOne = 0x38;
     uint64_t left_out = zero_blocks_;
     for (unsigned s = 0; s < kE4m3Nan; ++s) {
-      const uint64_t unused = s < kTinyScale ? std::min(left_out, scale_bytes_[s]) : 0;
+      const uint64_t unused = s < kTinyScale || s == kOne ? std::min(left_out, scale_bytes_[s]) : 0;
       left_out -= unused;
       if (s == 0 || scale_bytes_[s] == unused) continue;
       const auto c = static_cast<double>(scale_bytes_[s] - unused);

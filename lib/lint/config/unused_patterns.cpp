@@ -64,16 +64,17 @@ class ModuleNames {
   std::unordered_set<std::string> folded_;
 };
 
-/// True if a name is in a layer that is missing altogether, which another rule reports.
+/// True if a name, or a glob, is in a layer that the checkpoint has not. Another rule reports a layer that
+/// the config counts. A list may name layers that a model lost or never had, such as a draft's.
 bool is_of_missing_layer(const ModuleNames& names, const std::string& text, int64_t layers) {
   constexpr std::string_view kLayers = "layers.";
   const size_t at = text.find(kLayers);
   if (at == text.npos) return false;
   const size_t number = at + kLayers.size();
-  const size_t end = std::min(text.find('.', number), text.size());
+  const size_t end = std::min(text.find_first_of(".*", number), text.size());
   const auto layer = parse_index(std::string_view(text).substr(number, end - number));
-  if (!layer || *layer >= layers) return false;
-  return !names.has(text.substr(0, end)) && names.has(text.substr(0, number - 1));
+  if (!layer || !names.has(text.substr(0, number - 1))) return false;
+  return *layer >= layers ? layers > 0 : !names.has(text.substr(0, end));
 }
 
 /// Words of parts that a model may lack. Producers write one list of exclusions for all their models, and

@@ -33,6 +33,13 @@ TEST_CASE("exclusions of parts that a model may lack are those of a general list
   }
 }
 
+TEST_CASE("exclusions may name layers that a model has not") {
+  for (const char* name : {"model.layers.99.mlp.up_proj", "model.layers.61"})
+    CHECK_FALSE(is_reported(Base::kLlamaCt, name));
+  for (const char* name : {"model.layers.99*", "model.layers.99.self_attn*"})
+    CHECK_FALSE(is_reported(Base::kLlama, name));
+}
+
 TEST_CASE("exclusions of parts that every model has are typing errors") {
   for (const char* name :
        {"re:.*self_atn.*", "re:.*mlp.dwn_proj", "model.layers.1.mlp.up_prj", "re:model.model.layers.0.*"}) {
