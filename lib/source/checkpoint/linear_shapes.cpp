@@ -49,7 +49,8 @@ LinearShapes::LinearShapes(const Checkpoint& checkpoint, Problems& problems)
       configured_(quantization_of_values(checkpoint)) {}
 
 bool LinearShapes::refuse(size_t i, const std::string& expected) {
-  problems_.add("{}: expected {}, found {}", c_.where(i), expected, describe(tensor(i)));
+  problems_.add("{}: expected {}, found {}{}", c_.where(i), expected, describe(tensor(i)),
+                text_of_fused_scales(tensor(i)));
   return false;
 }
 
