@@ -237,8 +237,7 @@ bool LinearShapes::check_group(const Linear& m) {
   if (asks_zeros && !m.zero_points && c_.zero_points() != ZeroPoints::kSymmetric)
     return refuse(m.weight, "weight_zero_point beside it (symmetric: false in the config)");
   const Json order = weights.value("actorder", Json());
-  const bool by_group = order == "group" || order == "dynamic" || order == true;
-  if (by_group && !m.group_index)
+  if ((order == "group" || order == "dynamic" || order == true) && !m.group_index)
     return refuse(m.weight, fmt::format("weight_g_idx beside it (actorder: {} in the config)",
                                         order.is_string() ? order.get<std::string>() : "true"));
   return true;
