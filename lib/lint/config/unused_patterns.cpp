@@ -80,14 +80,21 @@ bool is_of_missing_layer(const ModuleNames& names, const std::string& text, int6
 /// Words of parts that a model may lack. Producers write one list of exclusions for all their models, and
 /// whether the parts that a model has are excluded is what loader_lookup.h says.
 constexpr std::string_view kOptionalParts[] = {
-    "mtp",       "nextn",   "draft",     "eagle",  "medusa",     "vision",      "visual",      "image",
-    "img",       "video",   "audio",     "speech", "speaker",    "talker",      "tower",       "projector",
-    "connector", "merger",  "resampler", "vit.",   "head",       "multi_modal", "linear_attn", "score",
-    "embed_out", "indexer", "expert",    "router", "gate$",      "gate*",       "gate.",       ".gate",
-    "conv1d",    "mixer",   "mamba",     "ssm",    "classifier", "compressor",  "output_layer"};
+    "mtp",       "nextn",   "draft",     "eagle",  "medusa",     "vision",      "visual",       "image",
+    "img",       "video",   "audio",     "speech", "speaker",    "talker",      "tower",        "projector",
+    "connector", "merger",  "resampler", "vit.",   "head",       "multi_modal", "linear_attn",  "score",
+    "embed_out", "indexer", "expert",    "router", "gate$",      "gate*",       "gate.",        ".gate",
+    "conv1d",    "mixer",   "mamba",     "ssm",    "classifier", "compressor",  "output_layer", "output.",
+    "proj_out",  "rotary",  "kv_b_proj", ".bias"};
 
 /// True if an exclusion that matches nothing names a draft, a tower, a head, or another part of few models.
+/// The name of one layer's module is that of a module that was there.
 bool is_of_general_list(std::string text) {
+  const auto is_digit = [](unsigned char c) { return std::isdigit(c) != 0; };
+  const size_t layers = text.find("layers.");
+  if (layers != text.npos &&
+      std::any_of(text.begin() + static_cast<std::ptrdiff_t>(layers), text.end(), is_digit))
+    return false;
   std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
   return std::ranges::any_of(kOptionalParts, [&](std::string_view w) { return text.find(w) != text.npos; });
 }

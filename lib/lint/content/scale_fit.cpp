@@ -269,7 +269,7 @@ class Fitter {
     const std::vector<uint8_t> some = read(m_.figures->tensor, g * group / (along_n ? 1 : kPack) * line,
                                            lines * line),
                                factors = read(m_.scale, g * n * width, n * width);
-    std::vector<uint32_t> sum(n), squares(n);
+    std::vector<uint32_t> sums_of(n), squares_of(n);
     for (uint64_t at = 0; at < some.size(); at += line) {
       const uint8_t* const from = &some[at];
       for (uint64_t byte = 0; byte < line; ++byte) {
@@ -277,19 +277,21 @@ class Fitter {
         if (along_n) {
           const uint64_t first = byte / 4 * kPack, i = byte % 4 * 2;
           const uint64_t a = first + kAwq[i], b = first + kAwq[i + 1];
-          sum[a] += low, squares[a] += low * low;
-          sum[b] += high, squares[b] += high * high;
+          sums_of[a] += low, squares_of[a] += low * low;
+          sums_of[b] += high, squares_of[b] += high * high;
         } else {
-          sum[byte / 4] += low + high;
-          squares[byte / 4] += low * low + high * high;
+          sums_of[byte / 4] += low + high;
+          squares_of[byte / 4] += low * low + high * high;
         }
       }
     }
+    const std::vector<double> sum(sums_of.begin(), sums_of.end()),
+        squares(squares_of.begin(), squares_of.end());
     Correlation sums;
     std::vector<Block> blocks(n);
     for (uint64_t i = 0; i < n; ++i)
       blocks[i] = {octaves_of_float(scales.dtype, &factors[i * width]),
-                   octaves_of(double{squares[i]} - double{sum[i]} * double{sum[i]} / kInputs)};
+                   octaves_of(squares[i] - sum[i] * sum[i] / kInputs)};
     add_neighbours(blocks, sums);
     if (sums.count() < kFewPairs) return {};
     return Fit{along_n ? "INT4 of AWQ" : "INT4 of GPTQ", sums.value(), sums.count()};

@@ -121,9 +121,11 @@ class TemplateLint {
                   "expected tokens of the tokenizer, found {} that it does not have{}", missing[0],
                   and_more(missing.size(), ", nor {} more"));
   }
-  /// True if the template reads add_generation_prompt, or always ends with the role of the answer.
+  /// True if the template reads add_generation_prompt, or ends with the role of the answer: always, or behind
+  /// the last message.
   static bool begins_answer(const TemplateFacts& facts) {
-    return names_word(facts.names, "add_generation_prompt") || names_answer(facts.ending);
+    return names_word(facts.names, "add_generation_prompt") || names_answer(facts.ending) ||
+           (names_word(facts.names, "last") && names_answer(facts.written));
   }
   static bool names_answer(std::string text) {
     std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });

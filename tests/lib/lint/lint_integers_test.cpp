@@ -190,6 +190,22 @@ TEST_CASE("AWQ: scales of zero and negative scales") {
         }) == "");
 }
 
+TEST_CASE("AWQ: a page of noise, of zeros, of one code, or written twice") {
+  constexpr size_t kFirst = 200, kRows = 64;  // 64 KiB of 2048 columns
+  const auto page = [&](const std::function<uint8_t(const Awq&, size_t)>& code) {
+    return lines([&](auto& m) {
+      Awq& a = m[kUp];
+      for (size_t i = kFirst * a.n; i < (kFirst + kRows) * a.n; ++i) a.codes[i] = code(a, i);
+    });
+  };
+  found("odd-region: " + kUp, "noise",
+        page([](const Awq&, size_t i) { return static_cast<uint8_t>(hash(i) % 16); }));
+  found("zero-regions: " + kUp, "zeros", page([](const Awq&, size_t) { return uint8_t{0}; }));
+  found("odd-region: " + kUp, "repeat FFFF", page([](const Awq&, size_t) { return uint8_t{15}; }));
+  found("odd-region: " + kUp, "written twice",
+        page([](const Awq& a, size_t i) { return a.codes[i - kRows * a.n]; }));
+}
+
 TEST_CASE("AWQ: pruned weights, groups of zeros under any scale") {
   for (const unsigned percent : {60u, 95u}) {
     CHECK(lines([=](auto& m) {

@@ -31,6 +31,8 @@ TEST_CASE("a simple template has no gap") {
              "}}{% endif %}"),
         chat + "<|im_start|>assistant\n", chat + "{{ '<|im_start|>assistant\n' }}",
         chat + "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+        loop("<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% if loop.last and m.role == 'user' %}"
+             "<|im_start|>assistant\n{% endif %}"),
         std::string("{{ messages[-1].content }}")}) {
     CAPTURE(text);
     CHECK_FALSE(has_gap(text));
