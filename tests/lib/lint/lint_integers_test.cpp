@@ -179,7 +179,6 @@ TEST_CASE("AWQ: a page of noise, of zeros, of one code, or written twice") {
   found("odd-region: " + kUp, "repeat FFFF", page([](const Awq&, size_t) { return uint8_t{15}; }));
   found("repeated-rows: " + kUp, "64 of 1024 equal",
         page([](const Awq& a, size_t i) { return a.codes[i - kRows * a.n]; }));
-}));
 }
 
 TEST_CASE("AWQ: pruned weights, groups of zeros under any scale") {
