@@ -237,8 +237,8 @@ std::string text_of_fused_scales(const TensorInfo& scales) {
   const bool is_fused = std::any_of(std::begin(kFused), std::end(kFused), [&](std::string_view part) {
     return scales.name.find(part) != scales.name.npos;
   });
-  if (!is_few || !is_fused) return "";
-  return fmt::format(", a scale for each of {} fused matrices, which is not supported", scales.shape[0]);
+  if (!is_few || !is_fused || scales.name.find(".weight") == scales.name.npos) return "";
+  return fmt::format(", a scale for each of {} fused matrices", scales.shape[0]);
 }
 
 }  // namespace twofour

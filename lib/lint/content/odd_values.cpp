@@ -85,10 +85,10 @@ std::string odd_numbers(const MatrixFigures& f, bool rows) {
       return fmt::format("{} different integers, as of fewer bits", f.integers);
   }
   if (f.plan.kind == NumberKind::kE2m3) {
-    // The largest statistic of noise, as for E2M1.
+    constexpr double kMostOfNoise = 37;  // as for E2M1
     double uneven = 0;
     for (const float share : f.code_shares) uneven += 16 * (share - 1.0 / 16) * (share - 1.0 / 16);
-    if (uneven * static_cast<double>(f.counted) < 37) return kNoise;
+    if (uneven * static_cast<double>(f.counted) < kMostOfNoise) return kNoise;
   }
   if (f.constant_share > 0.999 && f.zero_share < 0.5 && f.log2_amax - f.log2_rms < 1e-6)
     return "one number throughout";

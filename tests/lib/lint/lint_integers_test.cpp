@@ -202,7 +202,7 @@ TEST_CASE("AWQ: a page of noise, of zeros, of one code, or written twice") {
         page([](const Awq&, size_t i) { return static_cast<uint8_t>(hash(i) % 16); }));
   found("zero-regions: " + kUp, "zeros", page([](const Awq&, size_t) { return uint8_t{0}; }));
   found("odd-region: " + kUp, "repeat FFFF", page([](const Awq&, size_t) { return uint8_t{15}; }));
-  found("odd-region: " + kUp, "written twice",
+  found("repeated-rows: " + kUp, "64 of 1024 equal",
         page([](const Awq& a, size_t i) { return a.codes[i - kRows * a.n]; }));
 }
 

@@ -144,16 +144,20 @@ TEST_CASE("scales of fused linears, one for each matrix, are named") {
     const Scratch scratch;
     write_checkpoint(scratch / "c", {tensors}, "{}");
     std::string words;
-    for (const LintFinding& f : lint_headers(scratch / "c").findings)
-      if (lint_rules()[f.rule].id == std::string_view("module-shape"))
-        words += f.name + ": " + f.message + "\n";
+    const auto take = [&](const auto& self, const std::vector<LintFinding>& findings) -> void {
+      for (const LintFinding& f : findings) {
+        if (lint_rules()[f.rule].id == std::string_view("module-shape"))
+          words += f.where() + ": " + f.message + "\n";
+        self(self, f.consequences);
+      }
+    };
+    take(take, lint_headers(scratch / "c").findings);
     return words;
   };
   const auto says = [](const std::string& text, const char* tensor, int count) {
     CAPTURE(text);
-    CHECK(text.starts_with(tensor));
-    CHECK(text.find(fmt::format(", a scale for each of {} fused matrices, which is not supported", count)) !=
-          std::string::npos);
+    CHECK(text.find(tensor) != std::string::npos);
+    CHECK(text.find(fmt::format(", a scale for each of {} fused matrices", count)) != std::string::npos);
   };
   says(found_of(DType::kU8, kWide / 2, ".weight_scale_2", true, "self_attn.qkv_proj", 3),
        "model.layers.0.self_attn.qkv_proj.weight_scale_2", 3);
