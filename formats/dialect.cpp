@@ -7,6 +7,7 @@
 
 #include "formats/atom.h"
 #include "formats/error.h"
+#include "formats/module_parts.h"
 #include "formats/weight_dialect.h"
 
 namespace twofour {
@@ -22,8 +23,8 @@ constexpr Nvfp4Dialect kDialects[] = {
 };
 
 [[noreturn]] void fail_shape(const std::string& where, const TensorInfo& t, const std::string& expected) {
-  throw Error(
-      fmt::format("{}: {}: expected {}, found {}", where, t.name, expected, describe(t.dtype, t.shape)));
+  throw Error(fmt::format("{}: {}: expected {}, found {}{}", where, t.name, expected,
+                          describe(t.dtype, t.shape), text_of_fused_scales(t)));
 }
 
 bool is_scalar_or(const TensorInfo& t, int64_t e) {

@@ -1,6 +1,9 @@
 #include "formats/module_parts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <iterator>
 
 namespace twofour {
 namespace {
@@ -226,6 +229,16 @@ std::optional<PartName> parse_part_name(std::string_view tensor) {
   // A buffer that was saved without its quantizer, such as "X._pre_quant_scale".
   if (end->kind == kTerm && module.ends_with('.')) module.remove_suffix(1);
   return PartName{module, end};
+}
+
+std::string text_of_fused_scales(const TensorInfo& scales) {
+  constexpr std::string_view kFused[] = {"qkv", "query_key_value", "c_attn", "gate_up", "w13", "in_proj"};
+  const bool is_few = scales.shape.size() == 1 && (scales.shape[0] == 2 || scales.shape[0] == 3);
+  const bool is_fused = std::any_of(std::begin(kFused), std::end(kFused), [&](std::string_view part) {
+    return scales.name.find(part) != scales.name.npos;
+  });
+  if (!is_few || !is_fused || scales.name.find(".weight") == scales.name.npos) return "";
+  return fmt::format(", a scale for each of {} fused matrices", scales.shape[0]);
 }
 
 }  // namespace twofour

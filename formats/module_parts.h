@@ -1,6 +1,7 @@
 #pragma once
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "formats/weight_dialect.h"
@@ -57,5 +58,9 @@ struct PartName {
 /// precedes a term, as in "comfy_quant", the module is "". Empty if the tensor's name does not end in a name
 /// on the list.
 std::optional<PartName> parse_part_name(std::string_view tensor);
+
+/// Says of a tensor of two or three scales of a fused linear, such as qkv_proj, that it has one for each
+/// matrix. Empty for other tensors.
+std::string text_of_fused_scales(const TensorInfo& scales);
 
 }  // namespace twofour

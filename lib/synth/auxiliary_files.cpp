@@ -30,12 +30,15 @@ std::vector<std::pair<std::string, std::string>> synth_auxiliary_files(const Syn
   (publication.place != nullptr ? config[publication.place] : config)["quantization_config"] = quantization;
 
   const Json generation = {{"bos_token_id", 0}, {"eos_token_id", 0}};
-  const Json tokenizer =
-      parse_json("tokenizer.json", R"({"version": "1.0", "truncation": null, "padding": null,
+  Json tokenizer = parse_json("tokenizer.json", R"({"version": "1.0", "truncation": null, "padding": null,
       "added_tokens": [{"id": 0, "content": "<|endoftext|>", "single_word": false, "lstrip": false,
         "rstrip": false, "normalized": false, "special": true}],
       "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
       "model": {"type": "WordLevel", "vocab": {"<|endoftext|>": 0}, "unk_token": "<|endoftext|>"}})");
+  // A tokenizer of one token stands in for that of a toy model only.
+  constexpr int64_t kToy = 1024;
+  for (int64_t i = 1; model.vocab > kToy && i < model.vocab; ++i)
+    tokenizer["model"]["vocab"][fmt::format("t{}", i)] = i;
   const Json tokenizer_config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                                  {"bos_token", token},
                                  {"eos_token", token},

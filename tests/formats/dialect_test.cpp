@@ -43,6 +43,13 @@ std::vector<TensorInfo> modelopt() {
           tensor("l.q.weight_scale_2", kF32, {}), tensor("l.q.input_scale", kF32, {})};
 }
 
+/// The same, of q, k and v.
+std::vector<TensorInfo> fused() {
+  std::vector<TensorInfo> tensors = modelopt();
+  for (TensorInfo& t : tensors) t.name.replace(0, 3, "l.qkv_proj");
+  return tensors;
+}
+
 std::vector<TensorInfo> compressed_tensors() {
   return {tensor("l.q.weight_packed", kU8, {6, 16}), tensor("l.q.weight_scale", kE4m3, {6, 2}),
           tensor("l.q.weight_global_scale", kF32, {1}), tensor("l.q.input_global_scale", kF32, {1})};
@@ -228,6 +235,9 @@ TEST_CASE("a tensor of the wrong type is refused with what was expected and foun
        "l.q.weight_packed: expected U8 codes, two to a byte, found I32 [6, 4]"},
       {change(compressed_tensors(), 2, kBf16, {1}),
        "l.q.weight_global_scale: expected F32 [] or [1], found BF16 [1]"},
+      {change(fused(), 2, kF32, {3}),
+       "l.qkv_proj.weight_scale_2: expected F32 [] or [1], found F32 [3], a scale for each of 3 fused "
+       "matrices"},
       {change(stack(), 0, kBf16, {3, 32, 10}),
        "x.gate_up_proj: expected U8 codes, two to a byte, found BF16 [3, 32, 10]"},
       {change(stack(), 2, kBf16, {3}),

@@ -282,12 +282,17 @@ void lint_zero_tails(const LintInput& s, LintReporter& reporter) {
   for (const auto& [shard, tensors] : by_shard) {
     const Shard& file = s.shards[shard];
     const uint64_t zeros = begin_of_zeros(file);
-    size_t count = 0, matrices = 0;
+    size_t count = 0, matrices = 0, experts = 0;
+    bool is_at_border = false;
     for (const TensorInfo* t : tensors) {
+      is_at_border = is_at_border || file.data_begin + t->begin == zeros;
       if (t->bytes() == 0 || file.data_begin + t->begin < zeros) continue;
       ++count;
       matrices += t->shape.size() > 1;
+      experts += t->name.find("experts.") != t->name.npos;
     }
+    // Experts that pad end a file, too. Other rules look at experts of zeros.
+    if (is_at_border && experts == count) continue;
     // One tensor of zeros may be intended. It is a fault if a matrix and the tensors beside it are zeros up
     // to the last byte.
     if (count < 2 || matrices == 0) continue;

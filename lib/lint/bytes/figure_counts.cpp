@@ -92,6 +92,8 @@ void FigureCounter::take_run(std::span<const uint8_t> bytes, const uint8_t* scal
     take_bits(bytes, chunk_);
   } else if (plan_.kind == NumberKind::kInt8) {
     bytes_.add(bytes);
+  } else if (plan_.kind == NumberKind::kE2m3) {
+    add_sixes(bytes, chunk_, numbers_);
   }
   if (!is_codes()) return;
   CodeCounts counts;

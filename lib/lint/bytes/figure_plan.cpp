@@ -45,10 +45,12 @@ ValueFormat value_format(const LintInput& s, size_t tensor) {
     const size_t stem = t.name.size() - std::string_view(d.weight).size();
     const auto scale = s.find(t.name.substr(0, stem) + d.scale);
     if (!scale || !d.scale_types.has(s.tensors[*scale].dtype)) continue;
-    if (d.format->sixes || d.format->global_scale) continue;
     if (!fits_scales(d, t.shape, s.tensors[*scale].shape)) continue;
     if (d.format->integers && !is_int4(s, d, t.name.substr(0, stem), t)) continue;
-    return {d.format->pairs      ? NumberKind::kE2m1
+    // A scale for 32 weights is not known without the global one.
+    if (d.format->global_scale) return {NumberKind::kE2m1};
+    return {d.format->sixes      ? NumberKind::kE2m3
+            : d.format->pairs    ? NumberKind::kE2m1
             : d.format->integers ? NumberKind::kInt4
                                  : NumberKind::kE4m3,
             scale};
@@ -109,6 +111,7 @@ MatrixPlan plan_tensor_figures(const LintInput& s, size_t tensor, NumberKind kin
   if (plan.is_rows) {
     plan.line_bytes = row;
   } else {
+    if (kind == NumberKind::kE2m3) plan.kind = NumberKind::kUnknown;  // a chunk ends within a code
     plan.line_bytes = has_rows ? kChunk : std::max<uint64_t>(1, kChunk / unit) * unit;
     if (!has_rows && bytes % unit != 0) {  // a unit would cross the border between matrices
       plan.matrices = 1;

@@ -75,6 +75,18 @@ void FigureCounter::sum_codes(Totals& all, MatrixFigures& f) const {
   if (!integers) all.most = std::max(all.most, all.zeros);
 }
 
+void FigureCounter::sum_sixes(Totals& all, MatrixFigures& f) const {
+  for (unsigned c = 0; c < 64; ++c) {
+    const auto count = static_cast<double>(numbers_[c]);
+    f.code_shares[c >> 2] += static_cast<float>(share_of(count, all.numbers));
+    all.most = std::max(all.most, count);
+    const double value = e2m3_to_float(c & 31u);
+    all.energy += count * value * value;
+    if (count > 0) all.amax = std::max(all.amax, value);
+  }
+  all.most = std::max(all.most, all.zeros);
+}
+
 void FigureCounter::sum_bytes(Totals& all, MatrixFigures& f) const {
   const NumberKind kind = plan_.kind;
   const bool fp8 = kind == NumberKind::kE4m3, exponents = kind == NumberKind::kE8m0,
@@ -131,10 +143,11 @@ void FigureCounter::measure_small(double in_sample, MatrixFigures& f) const {
 void FigureCounter::measure_block_scales(MatrixFigures& f) const {
   f.full_blocks = share_of(static_cast<double>(full_blocks_), static_cast<double>(blocks_ - zero_blocks_));
   double count = 0, sum = 0, squares = 0;
-  // Small scales of blocks of zeros carry nothing.
+  // Scales of blocks of zeros carry nothing. Producers store a small one, or 1.
+  constexpr unsigned kOne = 0x38;
   uint64_t left_out = zero_blocks_;
   for (unsigned s = 0; s < kE4m3Nan; ++s) {
-    const uint64_t unused = s < kTinyScale ? std::min(left_out, scale_bytes_[s]) : 0;
+    const uint64_t unused = s < kTinyScale || s == kOne ? std::min(left_out, scale_bytes_[s]) : 0;
     left_out -= unused;
     if (s == 0 || scale_bytes_[s] == unused) continue;
     const auto c = static_cast<double>(scale_bytes_[s] - unused);
@@ -162,8 +175,12 @@ MatrixFigures FigureCounter::figures() const {
     const double scale = e4m3_units(s);  // in units of 2^-9; codes are in units of 1/2
     all.energy += scale * scale * static_cast<double>(scale_energies_[s]) * 0x1p-20;
   }
-  const bool has_codes = kind == NumberKind::kE2m1 || kind == NumberKind::kInt4;
-  has_codes ? sum_codes(all, f) : sum_bytes(all, f);
+  const bool has_codes = kind == NumberKind::kE2m1 || kind == NumberKind::kE2m3 || kind == NumberKind::kInt4;
+  if (kind == NumberKind::kE2m3) {
+    sum_sixes(all, f);
+  } else {
+    has_codes ? sum_codes(all, f) : sum_bytes(all, f);
+  }
   f.counted = counted_;
   f.zero_share = share_of(all.zeros, all.numbers);
   f.negative_share = share_of(static_cast<double>(negative_), all.numbers - all.zeros);

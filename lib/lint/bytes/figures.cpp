@@ -115,7 +115,10 @@ void FigureCounter::take_torn(std::span<const uint8_t> bytes, uint64_t begin, ui
     const auto is_near = [](uint64_t a, uint64_t b) { return std::max(a, b) - std::min(a, b) <= kNear; };
     return is_near(run.begin, other.begin) && is_near(run.end, other.end);
   };
-  if (!is_beside(begin + size) && (begin < size || !is_beside(begin - size))) {
+  // A line without neighbours among the bytes is taken for that of a block.
+  const bool has_next = begin + 2 * size <= bytes.size(), has_last = begin >= size;
+  const bool is_alone = !has_next && !has_last;
+  if (!is_alone && !is_beside(begin + size) && !(has_last && is_beside(begin - size))) {
     ++sums_.torn_lines;
     return;
   }

@@ -203,6 +203,7 @@ class FigureCounter {
     double most = 0;  ///< count of the most frequent code, byte or exponent
   };
   void sum_codes(Totals& all, MatrixFigures& figures) const;
+  void sum_sixes(Totals& all, MatrixFigures& figures) const;
   void sum_bytes(Totals& all, MatrixFigures& figures) const;
   void measure_small(double in_sample, MatrixFigures& figures) const;
   void measure_block_scales(MatrixFigures& figures) const;

@@ -380,8 +380,7 @@ LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
     lint_downloads(s, index ? names_of(index->contents) : std::set<std::string>(), reporter);
   }
   for (const Shard& shard : s.shards) {
-    const auto it = shard.metadata.find("twofour.layout");
-    if (it != shard.metadata.end()) s.layout = it->second;
+    if (states_layout(shard, s.config)) s.layout = shard.metadata.at("twofour.layout");
   }
   if (s.is_directory) {
     if (const auto unknown = find_unknown_layout(s.path, s.shards, s.config))

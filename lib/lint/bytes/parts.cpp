@@ -5,6 +5,7 @@
 
 #include "formats/json/access.h"
 #include "formats/module_names.h"
+#include "formats/module_parts.h"
 #include "formats/weight_dialect.h"
 #include "lib/lint/bytes/checks.h"
 
@@ -104,7 +105,8 @@ class Parts {
   void report_shape(size_t i, const std::string& expected) {
     const TensorInfo& t = s_.tensors[i];
     if (reported_.contains(t.name)) return;
-    sink_.add("module-shape", s_.at(i), "expected {}, found {}", expected, describe(t));
+    sink_.add("module-shape", s_.at(i), "expected {}, found {}{}", expected, describe(t),
+              text_of_fused_scales(t));
   }
 
   /// Checks the shapes of scales. An MX scale is for 32 weights. FP8 scales are for a matrix, rows or blocks.

@@ -209,7 +209,8 @@ OddRegion odd_region(NumberKind kind, std::span<const Chunk> chunks) {
   if (some.size() < kFewChunks) return {};
   const bool codes = kind == NumberKind::kE2m1 || kind == NumberKind::kInt4;
   const bool floats = kind == NumberKind::kBf16 || kind == NumberKind::kF16 || kind == NumberKind::kF32;
-  if (!codes && !floats && kind != NumberKind::kE4m3 && kind != NumberKind::kInt8) return {};
+  const bool bytes = kind == NumberKind::kE4m3 || kind == NumberKind::kE2m3 || kind == NumberKind::kInt8;
+  if (!codes && !floats && !bytes) return {};
   if (!floats) {
     const OddRegion noise = region_of(RegionKind::kNoise, some, is_noise);
     if (noise.kind != RegionKind::kNone) return noise;

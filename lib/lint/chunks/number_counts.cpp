@@ -62,6 +62,27 @@ void add_codes(NumberKind kind, const CodeCounts& codes, Chunk& chunk) {
   }
 }
 
+void add_sixes(std::span<const uint8_t> bytes, Chunk& chunk, std::array<uint64_t, 256>& all) {
+  constexpr unsigned kCodes = 64, kSign = 0x20;
+  std::array<std::array<uint32_t, kCodes>, 4> tables{};
+  for (size_t i = 0; i + 3 <= bytes.size(); i += 3) {
+    const uint32_t word = bytes[i] | uint32_t{bytes[i + 1]} << 8 | uint32_t{bytes[i + 2]} << 16;
+    for (unsigned j = 0; j < tables.size(); ++j) ++tables[j][word >> (6 * j) & (kCodes - 1)];
+  }
+  for (unsigned code = 0; code < kCodes; ++code) {
+    uint32_t count = 0;
+    for (const auto& table : tables) count += table[code];
+    all[code] += count;
+    chunk.numbers += count;
+    chunk.classes[code >> 2] += count;
+    if ((code & ~kSign) == 0) {
+      chunk.zeros += count;
+    } else if ((code & kSign) != 0) {
+      chunk.negative += count;
+    }
+  }
+}
+
 void add_fp8(const Fp8Counts& counts, Chunk& chunk) {
   uint64_t with_sign = 0;
   for (size_t c = 0; c < chunk.classes.size(); ++c) {

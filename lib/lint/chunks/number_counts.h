@@ -30,6 +30,9 @@ void or_into(std::vector<uint8_t>& to, const uint8_t* from);
 /// Adds counts of E2M1 or INT4 codes to a chunk.
 void add_codes(NumberKind kind, const CodeCounts& codes, Chunk& chunk);
 
+/// Adds E2M3 codes, four in three bytes, to a chunk, by their upper four bits, and to `all`, by code.
+void add_sixes(std::span<const uint8_t> bytes, Chunk& chunk, std::array<uint64_t, 256>& all);
+
 /// Adds counts of E4M3 numbers to a chunk.
 void add_fp8(const Fp8Counts& counts, Chunk& chunk);
 

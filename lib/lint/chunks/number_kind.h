@@ -8,6 +8,7 @@ namespace twofour {
 enum class NumberKind {
   kUnknown,  ///< bytes of unknown meaning; only their hashes are compared
   kE2m1,     ///< E2M1, two codes in a byte: NVFP4, MXFP4
+  kE2m3,     ///< E2M3, four codes in three bytes: MXFP6
   kE4m3,
   kBf16,
   kF16,

@@ -64,8 +64,11 @@ bool is_unlikely_run(NumberKind kind, std::span<const uint8_t> line, const ZeroR
   const auto all = static_cast<double>(line.size() / static_cast<uint64_t>(width_of(kind))),
              rest = all - static_cast<double>(run.size());
   const double used = all - static_cast<double>(run.zeros);
-  constexpr double kUnlikely = 30;  // the logarithm of a ratio of likelihoods
-  return likelihood(used, rest) - likelihood(used, all) > kUnlikely;
+  // The logarithm of a ratio of likelihoods. Neighbours are of similar size, so that the few weights which
+  // much pruning leaves are in clusters, and runs of several hundred zeros between them are none by chance.
+  constexpr double kUnlikely = 30, kSlope = 180, kHalf = 0.5;
+  const double pruned = rest > 0 ? std::max(0.0, 1 - used / rest - kHalf) : 0;
+  return likelihood(used, rest) - likelihood(used, all) > kUnlikely + kSlope * pruned;
 }
 
 }  // namespace twofour

@@ -81,7 +81,7 @@ class Content {
       sink_.add("zero-weights", s_.at(f.tensor), "expected a code other than zero, found none in {} blocks",
                 f.plan.lines * f.plan.scale_bytes);
     } else if (m.is_linear && (f.expert >= 0 || kind == NumberKind::kInt8 || kind == NumberKind::kInt4 ||
-                               kind == NumberKind::kE2m1)) {
+                               kind == NumberKind::kE2m1 || kind == NumberKind::kE2m3)) {
       report(m, "zero-weights", "expected a weight other than zero, found none");
     } else if (f.expert < 0 && t.shape.size() >= 2 && t.name.ends_with("weight") &&
                (kind == NumberKind::kBf16 || kind == NumberKind::kF16 || kind == NumberKind::kE4m3)) {
@@ -302,10 +302,24 @@ class Content {
           "expected scales of one order of magnitude, found {} of {} below {:.3g}, while their mean is "
           "{:.3g} and their blocks have large codes",
           lost, scales.counted, std::exp2(scales.log2_mean - kFarBelow), std::exp2(scales.log2_mean));
-    // In other formats, all rows may have the scale of the whole matrix.
-    if (!has_float_scales(m) || m.figures->plan.kind != NumberKind::kInt4 || !is_flat(scales) ||
-        8 * flat_ > scaled_)
-      return false;
+    if (const size_t zeros = count_zero_scales(s_, m); zeros > 0)
+      return report(m, "zero-scale", "expected scales other than 0 above codes that differ, found {} of {} 0",
+                    zeros, scales.counted);
+    // Where the sign of a scale carries that of the largest weight, half of them are negative.
+    constexpr double kAll = 0.98;
+    if (has_float_scales(m) && scales.negative_share > kAll)
+      return report(m, "suspicious-scale", "expected positive scales, found {:.0f} % negative ones",
+                    100 * scales.negative_share);
+    if (!has_float_scales(m) || !is_flat(scales) || 8 * flat_ > scaled_) return false;
+    // In FP8, all rows may have the scale of the whole matrix, by which its largest number is 448.
+    constexpr double kSmall = 4;  // log2
+    if (m.figures->plan.kind == NumberKind::kE4m3 && std::fabs(scales.log2_amax) < 1e-6 &&
+        m.figures->log2_amax < kSmall)
+      return report(m, "odd-numbers",
+                    "expected numbers up to 448 under scales that fit them, found none above {:.3g} and a "
+                    "scale of 1 for all, as of weights that were cast",
+                    std::exp2(m.figures->log2_amax));
+    if (m.figures->plan.kind != NumberKind::kInt4) return false;
     return report(m, "odd-codes",
                   "expected scales that differ (as in {} of {} matrices), found {:.3g} for all",
                   scaled_ - flat_, scaled_, std::exp2(scales.log2_amax));

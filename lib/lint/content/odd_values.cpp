@@ -84,6 +84,12 @@ std::string odd_numbers(const MatrixFigures& f, bool rows) {
     if (f.integers > kTernary && f.integers <= kFewIntegers)
       return fmt::format("{} different integers, as of fewer bits", f.integers);
   }
+  if (f.plan.kind == NumberKind::kE2m3) {
+    constexpr double kMostOfNoise = 37;  // as for E2M1
+    double uneven = 0;
+    for (const float share : f.code_shares) uneven += 16 * (share - 1.0 / 16) * (share - 1.0 / 16);
+    if (uneven * static_cast<double>(f.counted) < kMostOfNoise) return kNoise;
+  }
   if (f.constant_share > 0.999 && f.zero_share < 0.5 && f.log2_amax - f.log2_rms < 1e-6)
     return "one number throughout";
   if (non_zero * static_cast<double>(f.counted) < kFewNumbers) return "";

@@ -143,6 +143,7 @@ class Fitter {
     const TensorInfo& scales = s_.tensors[m_.scale];
     const bool e8m0 = m_.scale_figures->plan.kind == NumberKind::kE8m0;
     if (e8m0) {
+      if (plan_.kind == NumberKind::kE2m3) return {};
       const uint64_t all = scales.bytes() / std::max<uint64_t>(1, plan_.matrices), each = all / plan_.lines;
       const uint64_t bytes = plan_.kind == NumberKind::kE2m1 ? 16 : 32;
       if (each * plan_.lines != all || each * bytes != plan_.line_bytes) return {};
@@ -268,19 +269,24 @@ class Fitter {
     const std::vector<uint8_t> some = read(m_.figures->tensor, g * group / (along_n ? 1 : kPack) * line,
                                            lines * line),
                                factors = read(m_.scale, g * n * width, n * width);
-    std::vector<double> sum(n), squares(n);
-    std::array<uint64_t, kPack> places{};  // of the eight codes of a word, behind its first column
-    for (uint64_t i = 0; along_n && i < kPack; ++i) places[i] = kAwq[i];
-    const uint64_t step = along_n ? kPack : 1;
+    std::vector<uint32_t> sums_of(n), squares_of(n);
     for (uint64_t at = 0; at < some.size(); at += line) {
-      for (uint64_t word = 0; word < words; ++word) {
-        for (uint64_t i = 0; i < kPack; ++i) {
-          const double code = some[at + 4 * word + i / 2] >> (4 * (i % 2)) & 15;
-          sum[word * step + places[i]] += code;
-          squares[word * step + places[i]] += code * code;
+      const uint8_t* const from = &some[at];
+      for (uint64_t byte = 0; byte < line; ++byte) {
+        const unsigned low = from[byte] & 15u, high = from[byte] >> 4u;
+        if (along_n) {
+          const uint64_t first = byte / 4 * kPack, i = byte % 4 * 2;
+          const uint64_t a = first + kAwq[i], b = first + kAwq[i + 1];
+          sums_of[a] += low, squares_of[a] += low * low;
+          sums_of[b] += high, squares_of[b] += high * high;
+        } else {
+          sums_of[byte / 4] += low + high;
+          squares_of[byte / 4] += low * low + high * high;
         }
       }
     }
+    const std::vector<double> sum(sums_of.begin(), sums_of.end()),
+        squares(squares_of.begin(), squares_of.end());
     Correlation sums;
     std::vector<Block> blocks(n);
     for (uint64_t i = 0; i < n; ++i)

@@ -125,6 +125,19 @@ bool has_unused_scales(const LintInput& s, const Member& m, double octaves) {
   return std::ranges::all_of(far, [&](size_t i) { return i < alike.size() && alike[i]; });
 }
 
+size_t count_zero_scales(const LintInput& s, const Member& m) {
+  if (m.scale_figures == nullptr || m.figures->expert >= 0 || m.figures->plan.kind != NumberKind::kInt4 ||
+      m.scale_figures->zero_share <= 0)
+    return 0;
+  const std::vector<float> scales = read_scales(s, m.scale);
+  Groups groups(s, m);
+  if (scales.empty() || !groups.open()) return 0;
+  const std::vector<bool> alike = groups.alike();
+  size_t count = 0;
+  for (size_t i = 0; i < std::min(scales.size(), alike.size()); ++i) count += scales[i] == 0 && !alike[i];
+  return count;
+}
+
 size_t count_lost_scales(const LintInput& s, const Member& m, double octaves) {
   if (m.scale_figures == nullptr || m.figures->expert >= 0 || m.figures->plan.kind != NumberKind::kE4m3 ||
       m.scale_figures->plan.scale_columns < 2 || !std::isfinite(m.scale_figures->log2_mean))

@@ -8,6 +8,10 @@ namespace twofour {
 /// pruning leaves them.
 bool has_unused_scales(const LintInput& input, const Member& m, double octaves);
 
+/// Returns the number of group scales of INT4 that are 0 and whose codes differ. Groups of zeros may have a
+/// scale of 0.
+size_t count_zero_scales(const LintInput& input, const Member& m);
+
 /// Returns the number of block scales of FP8 more than `octaves` below their mean whose codes differ. Rows
 /// may be as small as they like, but a block of many rows is not.
 size_t count_lost_scales(const LintInput& input, const Member& m, double octaves);

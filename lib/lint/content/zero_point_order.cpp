@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <optional>
 #include <string>
@@ -24,6 +25,14 @@ std::vector<uint8_t> nibbles_of(const LintInput& s, size_t tensor, uint64_t offs
   for (size_t i = 0; i < nibbles.size(); ++i)
     nibbles[i] = static_cast<uint8_t>(bytes[i / 2] >> (4 * (i % 2)) & 15);
   return nibbles;
+}
+
+/// Returns the sum of the eight codes of a word.
+uint32_t sum_of_nibbles(const uint8_t* bytes) {
+  constexpr uint32_t kLow = 0x0F0F0F0Fu, kOnes = 0x01010101u;
+  uint32_t word = 0;
+  std::memcpy(&word, bytes, sizeof(word));
+  return ((word & kLow) + (word >> 4 & kLow)) * kOnes >> 24;
 }
 
 double correlation(const std::vector<double>& a, const std::vector<double>& b) {
@@ -75,14 +84,24 @@ std::optional<Columns> read_columns(const LintInput& s, const Member& m) {
   columns.zeros.assign(stored.begin(), stored.end());
   columns.differ = std::ranges::adjacent_find(stored, std::not_equal_to<>()) != stored.end();
   columns.rows = rows;
-  columns.codes.resize(count);
   const auto lines = static_cast<size_t>(along_n ? rows : rows / kInt4Pack);
   const auto line = static_cast<size_t>(codes.shape[1]);
-  const std::vector<uint8_t> some = nibbles_of(s, tensor, 0, lines * line);
-  for (size_t i = 0; i < some.size(); ++i) {
-    const size_t at = i % (line * kPack);
-    columns.codes[along_n ? at : at / kPack] += some[i];
+  std::vector<uint8_t> bytes(lines * line * 4);
+  s.read(tensor, 0, bytes);
+  std::vector<uint16_t> sums(count);  // of at most kRows codes below 16
+  for (size_t at = 0; at < bytes.size(); at += 4 * line) {
+    const uint8_t* const from = &bytes[at];
+    if (along_n) {
+      for (size_t i = 0; i < 4 * line; ++i) {
+        sums[2 * i] = static_cast<uint16_t>(sums[2 * i] + (from[i] & 15));
+        sums[2 * i + 1] = static_cast<uint16_t>(sums[2 * i + 1] + (from[i] >> 4));
+      }
+    } else {
+      for (size_t i = 0; i < line; ++i)
+        sums[i] = static_cast<uint16_t>(sums[i] + sum_of_nibbles(from + 4 * i));
+    }
   }
+  columns.codes.assign(sums.begin(), sums.end());
   return columns;
 }
 

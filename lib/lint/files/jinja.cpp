@@ -119,6 +119,7 @@ class Reader {
     if (!is_blank) {
       before_ = text;
       follows_begin_ = false;
+      if (open_.empty()) facts_.ending.append(text).append("\n");
       if (std::ranges::any_of(open_, &Open::is_prompt)) facts_.prompt.append(text).append("\n");
     }
     if (std::any_of(text.begin(), text.end(), [](unsigned char c) { return std::isspace(c) == 0; }))
@@ -332,6 +333,7 @@ class Reader {
       at_ = at_ == text_.npos ? text_.size() : at_ + 2;
       return;
     }
+    if (block.opens == "for") facts_.ending.clear();
     open_.push_back({&block, begin});
     begin_branch(open_.back(), pieces);
   }

@@ -17,6 +17,7 @@ struct TemplateFacts {
   std::string behind{};            ///< the texts that it writes behind contents of messages, a line each
   std::string prompt{};            ///< the texts that it writes if add_generation_prompt is true
   std::string answer_head{};       ///< the text that it writes before the content of an answer
+  std::string ending{};            ///< the texts that it always writes behind the messages
   std::string lost_role{};         ///< "user" or "assistant", where it compares other roles and not this one
   bool repeats_begin = false;      ///< it writes bos_token twice in a row
 };

@@ -105,8 +105,9 @@ class TemplateLint {
     templates.written += facts.written;
     templates.names += facts.names;
     templates.behind += facts.behind;
-    // A template that only compares roles ends the user's message in such a way that the answer follows.
-    if (facts.problem.empty() && facts.writes_roles && !names_word(facts.names, "add_generation_prompt"))
+    // A template that only compares roles ends the user's message in such a way that the answer follows. A
+    // role in plain text is for the model to write.
+    if (facts.problem.empty() && facts.writes_roles && !facts.tokens.empty() && !begins_answer(facts))
       reporter_.add("template-gap", place,
                     "expected the role of the answer if add_generation_prompt is true, found none");
     if (facts.problem.empty() && !facts.is_empty) check_turns(place, facts);
@@ -120,6 +121,16 @@ class TemplateLint {
                   "expected tokens of the tokenizer, found {} that it does not have{}", missing[0],
                   and_more(missing.size(), ", nor {} more"));
   }
+  /// True if the template reads add_generation_prompt, or ends with the role of the answer: always, or behind
+  /// the last message.
+  static bool begins_answer(const TemplateFacts& facts) {
+    return names_word(facts.names, "add_generation_prompt") || names_answer(facts.ending) ||
+           (names_word(facts.names, "last") && names_answer(facts.written));
+  }
+  static bool names_answer(std::string text) {
+    std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+    return text.find("assistant") != std::string::npos || text.find("model") != std::string::npos;
+  }
   /// Checks that messages of users and answers are written, and that the next answer begins.
   void check_turns(const LintPlace& place, const TemplateFacts& facts) {
     const auto gap = [&](std::string message) { reporter_.add("template-gap", place, std::move(message)); };
@@ -132,9 +143,9 @@ class TemplateLint {
     if (facts.writes_roles) return check_prompt(place, facts);
     const std::string head = trimmed(facts.answer_head);
     const size_t first = facts.written.find(head);
-    const bool is_alone = !head.empty() && first != std::string::npos &&
+    const bool is_alone = head.find('<') != std::string::npos && first != std::string::npos &&
                           facts.written.find(head, first + head.size()) == std::string::npos;
-    if (is_alone && !names_word(facts.names, "add_generation_prompt"))
+    if (is_alone && !begins_answer(facts))
       gap(fmt::format("expected {} if add_generation_prompt is true, found none", json_quote_short(head)));
     check_prompt(place, facts);
   }
@@ -142,8 +153,7 @@ class TemplateLint {
   void check_prompt(const LintPlace& place, const TemplateFacts& facts) {
     std::string prompt = facts.prompt;
     std::ranges::transform(prompt, prompt.begin(), [](unsigned char c) { return std::tolower(c); });
-    const auto names = [&](const char* word) { return prompt.find(word) != std::string::npos; };
-    if (names("user") && !names("assistant") && !names("model"))
+    if (prompt.find("user") != std::string::npos && !names_answer(prompt))
       reporter_.add(
           "template-gap", place,
           "expected the role of the answer if add_generation_prompt is true, found that of the user");

@@ -45,6 +45,8 @@ uint64_t numbers_of(const MatrixFigures& f) {
     case NumberKind::kE2m1:
     case NumberKind::kInt4:
       return 2 * bytes;
+    case NumberKind::kE2m3:
+      return bytes / 3 * 4;
     case NumberKind::kBf16:
     case NumberKind::kF16:
       return bytes / 2;
@@ -93,7 +95,8 @@ std::vector<Member> list_members(const LintInput& s, std::span<const MatrixFigur
         m.scale_figures = scales.find(m.scale, f.expert);
         scale = m.scale_figures != nullptr ? m.scale_figures->log2_mean : std::nan("");
       }
-      if (!format.scale && f.plan.kind == NumberKind::kE4m3) scale = std::nan("");
+      const bool codes = f.plan.kind == NumberKind::kE4m3 || f.plan.kind == NumberKind::kE2m1;
+      if (!format.scale && codes) scale = std::nan("");
     }
     m.module = m.name;
     m.at = sibling_name(m.name);

@@ -177,17 +177,18 @@ void refuse_unknown_layout(const Checkpoint& c) {
   if (const auto unknown = find_unknown_layout(c.path(), c.shards(), c.config())) throw *unknown;
 }
 
+bool states_layout(const Shard& shard, const Json& config) {
+  const auto at = shard.metadata.find("twofour.layout");
+  if (at == shard.metadata.end() || at->second != kMixedLayout)
+    return at != shard.metadata.end() && is_layout(at->second);
+  const auto entry = quantization_entry(config);
+  return entry && entry->value.is_object() && entry->value.value("quant_method", Json()) == "twofour";
+}
+
 bool holds_layout(const Checkpoint& c) {
   refuse_unknown_layout(c);
-  if (!c.is_directory()) return false;
-  // Files with several number formats also state "mixed".
-  const auto entry = quantization_entry(c.config());
-  const bool has_layouts =
-      entry && entry->value.is_object() && entry->value.value("quant_method", Json()) == "twofour";
-  return std::any_of(c.shards().begin(), c.shards().end(), [&](const Shard& s) {
-    const auto it = s.metadata.find("twofour.layout");
-    return it != s.metadata.end() && (it->second == kMixedLayout ? has_layouts : is_layout(it->second));
-  });
+  return c.is_directory() &&
+         std::ranges::any_of(c.shards(), [&](const Shard& s) { return states_layout(s, c.config()); });
 }
 
 void check_layout_names(std::string_view where, const Json& manifest,

@@ -35,8 +35,11 @@ std::optional<UnknownLayout> find_unknown_layout(const std::filesystem::path& di
 /// Throws UnknownLayout if a layout is unknown.
 void refuse_unknown_layout(const Checkpoint& checkpoint);
 
-/// True if the metadata of a checkpoint state that modules are in a layout. Files of several formats state
-/// "mixed", and config.json states whether layouts are among these formats. Throws UnknownLayout.
+/// True if the metadata of a file state that modules are in a layout. Files in a format of engines, such as
+/// "fp8", state its name. Files of several formats state "mixed", and `config`, the contents of config.json,
+/// states whether layouts are among these formats.
+bool states_layout(const Shard& shard, const Json& config);
+/// True if the metadata of a checkpoint state that modules are in a layout. Throws UnknownLayout.
 bool holds_layout(const Checkpoint& checkpoint);
 
 /// Checks that the layouts in a twofour.json are consistent. `layout` must be "mixed" if there are `groups`,

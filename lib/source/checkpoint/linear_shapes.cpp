@@ -49,7 +49,8 @@ LinearShapes::LinearShapes(const Checkpoint& checkpoint, Problems& problems)
       configured_(quantization_of_values(checkpoint)) {}
 
 bool LinearShapes::refuse(size_t i, const std::string& expected) {
-  problems_.add("{}: expected {}, found {}", c_.where(i), expected, describe(tensor(i)));
+  problems_.add("{}: expected {}, found {}{}", c_.where(i), expected, describe(tensor(i)),
+                text_of_fused_scales(tensor(i)));
   return false;
 }
 
@@ -236,8 +237,7 @@ bool LinearShapes::check_group(const Linear& m) {
   if (asks_zeros && !m.zero_points && c_.zero_points() != ZeroPoints::kSymmetric)
     return refuse(m.weight, "weight_zero_point beside it (symmetric: false in the config)");
   const Json order = weights.value("actorder", Json());
-  const bool by_group = order == "group" || order == "dynamic" || order == true;
-  if (by_group && !m.group_index)
+  if ((order == "group" || order == "dynamic" || order == true) && !m.group_index)
     return refuse(m.weight, fmt::format("weight_g_idx beside it (actorder: {} in the config)",
                                         order.is_string() ? order.get<std::string>() : "true"));
   return true;

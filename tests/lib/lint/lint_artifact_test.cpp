@@ -84,7 +84,7 @@ const std::string kBlock = "model.layers.1.mlp.experts";
 }  // namespace
 
 TEST_CASE("nothing is found in what twofour writes") {
-  for (const char* layout : {"v7", "v7-packed", "g8", "nvfp4", "bf16"}) {
+  for (const char* layout : {"v7", "v7-packed", "g8", "nvfp4", "bf16", "fp8", "mxfp8", "mxfp6", "mxfp4"}) {
     CAPTURE(layout);
     const Artifact artifact(recipe_to(layout));
     CHECK(text_of(lint_quietly(artifact.path, {.jobs = 2})) == "");
@@ -96,6 +96,24 @@ TEST_CASE("nothing is found in what twofour writes") {
     const Artifact artifact(recipe);
     CHECK(text_of(lint_quietly(artifact.path)) == "");
   }
+}
+
+TEST_CASE("the config of an artifact that engines load is held against its tensors") {
+  const auto rules_with = [](const OneRule& recipe, const char* key, const Json& value) {
+    const Artifact artifact(recipe);
+    Json config = Json::parse(read_text(artifact.path / "config.json"));
+    Json& entry = config["quantization_config"];
+    REQUIRE(entry.contains(key));
+    entry[key] = value;
+    write_text(artifact.path / "config.json", config.dump());
+    return fired(artifact.report());
+  };
+  OneRule blocks = recipe_to("fp8");
+  blocks.dialect = "deepseek";
+  blocks.granularity = "block";
+  CHECK(rules_with(blocks, "weight_block_size", {64, 64}) == std::set<std::string>{"config-group-size"});
+  CHECK(rules_with(blocks, "weight_block_size", {128, 128}).empty());
+  CHECK(rules_with(recipe_to("mxfp8"), "quant_method", "fp8").contains("config-format"));
 }
 
 TEST_CASE("a folded artifact carries a note") {

@@ -165,6 +165,47 @@ TEST_CASE("AWQ: scales of others") {
   found("odd-codes: " + kUp, "codes and scales that do not belong together", all);
 }
 
+TEST_CASE("AWQ: scales of zero and negative scales") {
+  const auto zeros = [](auto& m) {
+    for (size_t i = 0; i < 64; ++i) m[kUp].scales[i] = 0;
+  };
+  found("zero-scale: " + kUp, "found 64 of", lines(zeros));
+  // Groups whose codes are all those of zero may have any scale.
+  CHECK(lines([&](auto& m) {
+          zeros(m);
+          Awq& a = m[kUp];
+          for (size_t k = 0; k < kGroup; ++k) {
+            for (size_t i = 0; i < 64; ++i) a.codes[k * a.n + i] = a.zeros[i];
+          }
+        }) == "");
+  found("suspicious-scale: " + kUp, "negative", lines([](auto& m) {
+          for (float& x : m[kUp].scales) x = -x;
+        }));
+  // Producers that round symmetrically give half of the scales the sign of the largest weight.
+  CHECK(lines([](auto& m) {
+          for (auto& [name, a] : m) {
+            for (size_t i = 0; i < a.scales.size(); ++i)
+              if (hash(i) % 2 == 0) a.scales[i] = -a.scales[i];
+          }
+        }) == "");
+}
+
+TEST_CASE("AWQ: a page of noise, of zeros, of one code, or written twice") {
+  constexpr size_t kFirst = 200, kRows = 64;  // 64 KiB of 2048 columns
+  const auto page = [&](const std::function<uint8_t(const Awq&, size_t)>& code) {
+    return lines([&](auto& m) {
+      Awq& a = m[kUp];
+      for (size_t i = kFirst * a.n; i < (kFirst + kRows) * a.n; ++i) a.codes[i] = code(a, i);
+    });
+  };
+  found("odd-region: " + kUp, "noise",
+        page([](const Awq&, size_t i) { return static_cast<uint8_t>(hash(i) % 16); }));
+  found("zero-regions: " + kUp, "zeros", page([](const Awq&, size_t) { return uint8_t{0}; }));
+  found("odd-region: " + kUp, "repeat FFFF", page([](const Awq&, size_t) { return uint8_t{15}; }));
+  found("repeated-rows: " + kUp, "64 of 1024 equal",
+        page([](const Awq& a, size_t i) { return a.codes[i - kRows * a.n]; }));
+}
+
 TEST_CASE("AWQ: pruned weights, groups of zeros under any scale") {
   for (const unsigned percent : {60u, 95u}) {
     CHECK(lines([=](auto& m) {

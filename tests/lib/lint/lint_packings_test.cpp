@@ -131,6 +131,42 @@ TEST_CASE("formats that the config and the tensors state alike are sound") {
   CHECK(text_of(of_mlp(linted(mlp(add_mxfp6), groups(6, "mxfp6-pack-quantized")))) == "");
 }
 
+TEST_CASE("scales of fused linears, one for each matrix, are named") {
+  const auto found_of = [](DType weight, int64_t columns, const char* scale, bool coded, const char* fused,
+                           int64_t count) {
+    Tensors tensors;
+    const std::string m = "model.layers.0." + std::string(fused);
+    StoredTensor(weight, {kNarrow * count, columns}, 1, 0x7F).add_to(tensors, m + ".weight");
+    if (coded)
+      StoredTensor(DType::kF8E4M3, {kNarrow * count, kWide / 16}, 2, 0x7F)
+          .add_to(tensors, m + ".weight_scale");
+    random_scales(DType::kF32, {count}, 3).add_to(tensors, m + scale);
+    const Scratch scratch;
+    write_checkpoint(scratch / "c", {tensors}, "{}");
+    std::string words;
+    const auto take = [&](const auto& self, const std::vector<LintFinding>& findings) -> void {
+      for (const LintFinding& f : findings) {
+        if (lint_rules()[f.rule].id == std::string_view("module-shape"))
+          words += f.where() + ": " + f.message + "\n";
+        self(self, f.consequences);
+      }
+    };
+    take(take, lint_headers(scratch / "c").findings);
+    return words;
+  };
+  const auto says = [](const std::string& text, const char* tensor, int count) {
+    CAPTURE(text);
+    CHECK(text.find(tensor) != std::string::npos);
+    CHECK(text.find(fmt::format(", a scale for each of {} fused matrices", count)) != std::string::npos);
+  };
+  says(found_of(DType::kU8, kWide / 2, ".weight_scale_2", true, "self_attn.qkv_proj", 3),
+       "model.layers.0.self_attn.qkv_proj.weight_scale_2", 3);
+  says(found_of(DType::kU8, kWide / 2, ".weight_scale_2", true, "mlp.gate_up_proj", 2),
+       "model.layers.0.mlp.gate_up_proj.weight_scale_2", 2);
+  says(found_of(DType::kF8E4M3, kWide, ".weight_scale", false, "linear_attn.in_proj_qkv", 3),
+       "model.layers.0.linear_attn.in_proj_qkv.weight_scale", 3);
+}
+
 TEST_CASE("stacks in FP8 may have their scales by transformers' name") {
   for (const char* suffix : {"_scale_inv", "_weight_scale"}) {
     CAPTURE(suffix);

@@ -3,6 +3,7 @@
 
 #include "formats/error.h"
 #include "lib/lint/lint.h"
+#include "lib/lint/rules/levels.h"
 #include "lib/synth/synth.h"
 #include "tests/support/conversion.h"
 #include "tests/support/one_rule.h"
@@ -18,11 +19,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Findings above a note, a line each.
-std::string alarms(const fs::path& path, bool headers_only) {
+/// Findings above a note under a profile, a line each.
+std::string alarms(const fs::path& path, bool headers_only, std::string_view profile = "") {
   Progress progress;
   std::string text;
-  for (const LintFinding& f : lint(path, {.jobs = 2, .headers_only = headers_only}, progress).findings) {
+  const LintOptions options{
+      .jobs = 2, .headers_only = headers_only, .levels = levels_of({.profile = std::string(profile)})};
+  for (const LintFinding& f : lint(path, options, progress).findings) {
     if (f.severity != Severity::kNote)
       text += fmt::format("{}: {}: {}\n", lint_rules()[f.rule].id, f.where(), f.message);
   }
@@ -53,9 +56,20 @@ TEST_CASE("nothing is found in what synth writes, whatever the shape and the dia
         Progress progress;
         synth(scratch / "checkpoint", options, progress);
         CHECK(alarms(scratch / "checkpoint", false) == "");
+        if (tiny_shards) CHECK(alarms(scratch / "checkpoint", false, "serve") == "");
       }
     }
   }
+}
+
+TEST_CASE("a tokenizer of synth has a token for each row") {
+  const Scratch scratch;
+  SynthOptions options;
+  options.shape = "tiny";
+  options.vocab = 2048;
+  Progress progress;
+  synth(scratch / "checkpoint", options, progress);
+  CHECK(alarms(scratch / "checkpoint", false) == "");
 }
 
 TEST_CASE("nothing is found in headers of full size, whatever the shape and the dialect") {
@@ -75,6 +89,7 @@ TEST_CASE("nothing is found in headers of full size, whatever the shape and the 
       Progress progress;
       synth(scratch / "checkpoint", options, progress);
       CHECK(alarms(scratch / "checkpoint", true) == "");
+      CHECK(alarms(scratch / "checkpoint", true, "serve") == "");
     }
   }
 }

@@ -253,7 +253,7 @@ std::vector<Fault> config_faults() {
          });
        }},
       {"unused-pattern", "a glob",
-       [](Save& s, Random&) { s.edit_ignored([](Json& list) { list.push_back("*.vision_tower.*"); }); }},
+       [](Save& s, Random&) { s.edit_ignored([](Json& list) { list.push_back("*.self_atn.*"); }); }},
       {"unused-pattern", "a name",
        [](Save& s, Random&) {
          s.edit_ignored([](Json& list) { list.push_back("language_model.model.layers.0.mlp.gate"); });

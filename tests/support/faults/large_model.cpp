@@ -30,15 +30,20 @@ constexpr const char* kConfig = R"({"architectures": ["LlamaForCausalLM"], "mode
   "hidden_act": "silu", "max_position_embeddings": 4096, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
   "torch_dtype": "bfloat16"})";
 
+using Sizes = std::vector<float>;
+
+/// `outputs` and `inputs` are the sizes of rows and of columns; empty: 1.
 void add_weights(Tensors& to, const std::string& name, int64_t rows, int64_t columns, float size,
-                 std::mt19937_64& random) {
+                 std::mt19937_64& random, const Sizes& outputs = {}, const Sizes& inputs = {}) {
   std::normal_distribution<float> normal;
   std::vector<uint8_t> bytes(static_cast<size_t>(2 * rows * columns));
   for (int64_t r = 0; r < rows; ++r) {
-    const float row = size * std::exp(0.25f * normal(random));
+    const float row =
+        size * std::exp(0.25f * normal(random)) * (outputs.empty() ? 1 : outputs[static_cast<size_t>(r)]);
     for (int64_t k = 0; k < columns; ++k) {
       const float x = normal(random);
-      const uint16_t half = bf16_from_float(row * x * (0.8f + 0.1f * x * x));
+      const uint16_t half = bf16_from_float(row * x * (0.8f + 0.1f * x * x) *
+                                            (inputs.empty() ? 1 : inputs[static_cast<size_t>(k)]));
       std::memcpy(&bytes[static_cast<size_t>(2 * (r * columns + k))], &half, 2);
     }
   }
@@ -56,8 +61,13 @@ void add_norm(Tensors& to, const std::string& name, std::mt19937_64& random) {
   to.push_back({name, DType::kBF16, {kHidden}, std::move(bytes)});
 }
 
-Tensors model() {
+Tensors model(bool has_channels) {
   std::mt19937_64 random(7);
+  Sizes stream;
+  if (has_channels) {
+    std::normal_distribution<float> normal;
+    for (int64_t i = 0; i < kHidden; ++i) stream.push_back(std::exp(0.4f * normal(random)));
+  }
   Tensors t;
   add_weights(t, "model.embed_tokens.weight", kTokens, kHidden, 0.02f, random);
   add_weights(t, "lm_head.weight", kTokens, kHidden, 0.02f, random);
@@ -66,11 +76,14 @@ Tensors model() {
     const std::string at = fmt::format("model.layers.{}.", layer);
     for (const char* norm : {"input_layernorm", "post_attention_layernorm"})
       add_norm(t, at + norm + ".weight", random);
-    for (const char* name : {"q", "k", "v", "o"})
-      add_weights(t, fmt::format("{}self_attn.{}_proj.weight", at, name), kHidden, kHidden, 0.02f, random);
+    for (const char* name : {"q", "k", "v"})
+      add_weights(t, fmt::format("{}self_attn.{}_proj.weight", at, name), kHidden, kHidden, 0.02f, random, {},
+                  stream);
+    add_weights(t, at + "self_attn.o_proj.weight", kHidden, kHidden, 0.02f, random, stream);
     for (const char* name : {"gate", "up"})
-      add_weights(t, fmt::format("{}mlp.{}_proj.weight", at, name), kInner, kHidden, 0.02f, random);
-    add_weights(t, at + "mlp.down_proj.weight", kHidden, kInner, 0.02f, random);
+      add_weights(t, fmt::format("{}mlp.{}_proj.weight", at, name), kInner, kHidden, 0.02f, random, {},
+                  stream);
+    add_weights(t, at + "mlp.down_proj.weight", kHidden, kInner, 0.02f, random, stream);
   }
   return t;
 }
@@ -131,13 +144,17 @@ std::pair<Json, uint64_t> read_header(const std::filesystem::path& file) {
 }  // namespace
 
 LargeModel::LargeModel(const std::string& format) : directory_(root() / format) {
-  if (format == "bf16") {
-    write_checkpoint(directory_, {model()}, kConfig);
+  constexpr std::string_view kChannels = "channels ";
+  const bool has_channels = format.starts_with(kChannels);
+  const std::string before(has_channels ? kChannels : ""), to = format.substr(before.size());
+  if (to == "bf16") {
+    write_checkpoint(directory_, {model(has_channels)}, kConfig);
     return;
   }
   OneRule rule;
-  rule.to = format == "nvfp4" ? "quantize" : format;
-  convert(get("bf16").directory_, directory_, rule);
+  rule.to = to == "nvfp4" ? "quantize" : to;
+  if (to == "mxfp6") rule.dialect = "compressed-tensors";
+  convert(get(before + "bf16").directory_, directory_, rule);
   std::filesystem::remove(directory_ + "/twofour.json");  // its hashes would find everything
 }
 

@@ -14,7 +14,8 @@ namespace twofour {
 /// of 2048, 1024 tokens. Rows differ in size as in trained models, and weights have heavy tails. Faults that
 /// a tiny matrix shows as a whole are a small part of these.
 ///
-/// `format` is what the weights of the linears are in: bf16, nvfp4, fp8, mxfp8 or mxfp4.
+/// `format` is what the weights of the linears are in: bf16, nvfp4, fp8, mxfp8, mxfp6 or mxfp4. Of "channels"
+/// before it ("channels bf16"), the channels of the residual stream differ in size, in all layers alike.
 class LargeModel {
  public:
   static const LargeModel& get(const std::string& format);
