@@ -7,10 +7,10 @@
 
 #include "formats/error.h"
 #include "lib/base/findings/and_more.h"
-#include "lib/base/io/page_cache.h"
 #include "lib/jobs/convert/resume.h"
 #include "lib/lint/lint.h"
 #include "lib/lint/rules/levels.h"
+#include "lib/lint/weights/written_weights.h"
 #include "lib/recipe/selection/input_scales.h"
 #include "lib/recipe/settings/values.h"
 #include "lib/repair/open_repaired.h"
@@ -206,24 +206,17 @@ Json left_json(const LintReport& left) {
   return findings;
 }
 
-/// Drops the written weights from the page cache, so that they are read back from the disk.
-void drop_written_pages(const Plan& plan, const std::filesystem::path& directory) {
-  for (const OutputFile& file : plan.files) {
-    const InputFile written(directory / file.name);
-    if (!is_in_memory(written.descriptor())) drop_pages(written.descriptor());
-  }
-}
-
-/// Lints what was written, which reads every byte and compares it with the hashes in twofour.json. Throws
-/// Error if one differs. The directory may still have the journal of its run.
-LintReport read_back(const std::string& out, LintLevels levels, int jobs, Progress& progress) {
-  // None of these rules may find anything in written files.
+/// Lints what was written. Throws Error if a file differs from twofour.json. The directory may still have the
+/// journal of its run.
+LintReport read_back(const std::string& out, const WrittenWeights& written, LintLevels levels, int jobs,
+                     Progress& progress) {
+  // What was written has none of these.
   constexpr std::string_view kUnlike[] = {"manifest-hash", "bad-manifest", "bad-header",     "file-size",
                                           "data-holes",    "bad-index",    "unreadable-file"};
   for (const std::string_view rule : kUnlike) levels[std::string(rule)] = Severity::kError;
   levels["unfinished-output"] = std::nullopt;
   const uint64_t before = progress.done;
-  LintReport report = lint(out, {.jobs = jobs, .levels = levels}, progress);
+  LintReport report = lint(out, {.jobs = jobs, .levels = levels, .written = &written}, progress);
   report.bytes -= before;
   for (const LintFinding& f : report.findings) {
     if (std::ranges::find(kUnlike, lint_rules()[f.rule].id) != std::end(kUnlike))
@@ -248,6 +241,7 @@ int run_repair(const RepairArguments& given, const Common& common) {
   const Destination destination = claim_destination(o);
   if (!all.donor.empty()) check_apart_from_kept(o.destination, all.donor);
   if (cache) remote.download_whole_files();
+  const uint64_t shard_bytes = parse_size_option("--max-shard-size", o.max_shard_size);
   const Repaired repaired = open_repaired(o.source, all.donor, settings, parse_io(o.io));
 
   Json document = {{"mends", Json::array()}, {"unmended", findings_to_json(repaired.unmended)}};
@@ -261,19 +255,18 @@ int run_repair(const RepairArguments& given, const Common& common) {
   std::string subject = o.source;
   const bool writes = !repaired.mends.empty() && !o.dry_run;
   if (writes) {
-    Recipe recipe(Edit{.kind = Edit::Kind::kRepair, .repair = settings},
-                  parse_size_option("--max-shard-size", o.max_shard_size));
+    Recipe recipe(Edit{.kind = Edit::Kind::kRepair, .repair = settings}, shard_bytes);
     recipe.links = parse_links(o.follow_links);
     recipe.readme = parse_readme(o.no_readme);
     if (o.resume) take_absent_settings(o.destination, recipe);
     const Plan plan = make_plan(repaired.checkpoint, recipe);
     ConvertResult result;
     ConvertOptions options = convert_options(o, Device::cpu, common);
-    options.verify = false;  // lint compares every byte with its hash
+    WrittenWeights written(repaired.checkpoint);
+    options.written = &written;
     bool is_linted = false;
     const auto lint_output = [&](Progress& progress) {
-      if (!o.no_verify) drop_written_pages(plan, o.destination);
-      left = read_back(o.destination, levels, common.jobs, progress);
+      left = read_back(o.destination, written, levels, common.jobs, progress);
       is_linted = true;
     };
     options.before_end = lint_output;
@@ -282,6 +275,7 @@ int run_repair(const RepairArguments& given, const Common& common) {
       result = convert(repaired.checkpoint, plan, destination, options, progress);
     });
     if (!is_linted) with_progress(common, lint_output);
+    left.bytes += result.bytes_verified;
     result.bytes_verified = left.bytes;
     if (common.json) {
       document["written"] = {{"files", plan.files.size()},
@@ -313,7 +307,11 @@ int run_repair(const RepairArguments& given, const Common& common) {
     print_json(document);
   } else if (!common.quiet) {
     if (repaired.mends.empty()) print_stdout("{}: nothing to mend, nothing written\n", o.source);
-    print_lint_report(common, left, subject, writes ? "read again" : "as far as headers show");
+    const bool is_read_whole = repaired.mends.empty() && !is_remote_address(given.common.source);
+    print_lint_report(common, left, subject,
+                      writes          ? "read again"
+                      : is_read_whole ? "all bytes read"
+                                      : "as far as headers show");
     if (o.dry_run && !repaired.mends.empty()) print_stdout("dry run: nothing written to {}\n", o.destination);
   }
   return is_mended ? kDone : kFound;

@@ -12,6 +12,7 @@
 #include "lib/lint/content/checks.h"
 #include "lib/lint/files/checks.h"
 #include "lib/lint/siblings/checks.h"
+#include "lib/lint/weights/written_weights.h"
 
 namespace twofour {
 
@@ -66,7 +67,7 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
       lint_token_rows(input, needed, reporter);
     };
     const std::vector<MatrixFigures> figures =
-        lint_weights(input, options.jobs, lint_small, reporter, progress);
+        lint_weights(input, options.jobs, lint_small, options.written, reporter, progress);
     progress.phase = "comparing weights";
     std::vector<Member> members = list_members(input, figures);
     for (const auto check :

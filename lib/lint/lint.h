@@ -7,6 +7,8 @@
 
 namespace twofour {
 
+class WrittenWeights;
+
 struct LintOptions {
   int jobs = 1;
   bool headers_only = false;  ///< only headers, index and configs are read, but no bytes of tensors
@@ -14,6 +16,8 @@ struct LintOptions {
   const LintBaseline* baseline = nullptr;  ///< known findings; nullptr: there are none
   /// Another checkpoint of the same model, to compare with; empty: there is none.
   std::filesystem::path against{};
+  /// Weights that were counted while the checkpoint was written; nullptr: there are none.
+  const WrittenWeights* written = nullptr;
   bool figures = false;  ///< the report's figures are computed, too, which reads the weights a second time
 };
 

@@ -22,7 +22,7 @@ class DonorBytes {
     if (r_.donor == nullptr || !r_.donor->is_directory() || !wants_any()) return false;
     const Faults ours = faults_of(r_.source.path());
     if (ours.empty()) return false;
-    refuse_other_structure(r_);
+    refuse_other_model(r_);
     theirs_ = faults_of(r_.donor->path());
     bool mended = false;
     for (const auto& [name, rules] : ours) mended = replace(name, rules) || mended;

@@ -17,42 +17,6 @@
 
 namespace twofour {
 
-void refuse_other_structure(const Repair& r) {
-  Problems problems;
-  const auto type_of = [](const Json& config) {
-    const auto at = config.is_object() ? config.find("model_type") : config.end();
-    return config.is_object() && at != config.end() && at->is_string() ? at->get<std::string>()
-                                                                       : std::string();
-  };
-  const std::string ours = type_of(r.edited.config), theirs = type_of(r.donor->config());
-  if (!ours.empty() && !theirs.empty() && ours != theirs) {
-    problems.add("{}: model_type: expected {} as {} says, found {}",
-                 (r.donor->path() / "config.json").string(), ours, (r.source.path() / "config.json").string(),
-                 theirs);
-  }
-  size_t common = 0, floats = 0, unlike = 0;
-  std::string first;
-  for (const EditedTensor& t : r.edited.tensors) {
-    if (!is_float(t.info.dtype)) continue;
-    ++floats;
-    auto at = r.donor->find(t.info.name);
-    if (!at) at = r.donor->find(unwrapped(t.info.name));
-    if (!at || !is_float(r.donor->tensors()[*at].dtype)) continue;
-    ++common;
-    if (r.donor->tensors()[*at].shape == t.info.shape) continue;
-    if (unlike++ == 0)
-      first = fmt::format("{}: expected {} as in {}, found {}", r.donor->where(*at), describe(t.info),
-                          r.source.path().string(), describe(r.donor->tensors()[*at]));
-  }
-  // A tensor of the source may be what is wrong. The others then agree.
-  if (4 * unlike > common) problems.add(first);
-  if (problems.empty() && 4 * common < floats) {
-    problems.add("{}: expected tensors of the same names as in {}, found {} of {}", r.donor->path().string(),
-                 r.source.path().string(), common, floats);
-  }
-  problems.refuse();
-}
-
 namespace {
 
 constexpr std::string_view kTokenizerFiles[] = {
@@ -83,11 +47,11 @@ class DonorFiles {
     note({"bad-chat-template", "template-gap", "two-chat-templates", "no-chat-template"}, template_,
          [](const LintFinding&) { return true; });
     if (lacks_config)
-      note({"no-config", "bad-config"}, config_,
+      note({"no-config", "bad-config", "not-downloaded"}, config_,
            [](const LintFinding& f) { return f.file.empty() || f.file == "config.json"; });
     if (tokenizer_.empty() && template_.empty() && config_.empty()) return false;
     if (r_.donor == nullptr || !r_.donor->is_directory()) return leave_all();
-    refuse_other_structure(r_);
+    refuse_other_model(r_);
     bool mended = !config_.empty() && take_config();
     if (!tokenizer_.empty()) {
       mended = take(kTokenizerFiles, tokenizer_) || mended;
@@ -185,7 +149,7 @@ class DonorTensors {
     if (broken_.empty() && missing_.empty()) return false;
     if (r_.donor == nullptr) return leave_all();
     note_rules();
-    refuse_other_structure(r_);
+    refuse_other_model(r_);
     bool mended = false;
     const std::set<std::string> unlike = unlike_modules();
     const bool all = !broken_rules_.empty() && unlike.size() > 1 && replace_all(unlike);

@@ -129,9 +129,9 @@ bool mend_input_scales(Repair& repair, MendRecord& record);
 bool mend_cache_scales(Repair& repair, MendRecord& record);
 bool mend_quantization(Repair& repair, MendRecord& record);
 
-/// Throws Error unless the donor is a model of the same type, and tensors in floats that both have are of
-/// one shape.
-void refuse_other_structure(const Repair& repair);
+/// Throws Error unless the donor is a model of the same type, tensors in floats that both have are of one
+/// shape, and some of them have the same numbers.
+void refuse_other_model(Repair& repair);
 
 /// The name of a module and the type of its numbers, with which modules of other layers and experts are
 /// alike.

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 import dequantize
+import exports
 import loading
 import models
 import skeleton
@@ -33,6 +34,8 @@ class Files:
     self.config = json.loads((self.folder / "config.json").read_text())
     self.tensors = dequantize.read(self.folder)
     self.without = {"twofour.json", "model.safetensors.index.json"}
+    self.is_twice = False  # a second file has all tensors, too
+    self.texts = {}  # more files, and others in place of these
 
   def write(self, folder):
     shutil.rmtree(folder, ignore_errors=True)
@@ -44,7 +47,11 @@ class Files:
       (folder / "config.json").unlink()
     else:
       (folder / "config.json").write_text(json.dumps(self.config, indent=2))
+    for name, text in self.texts.items():
+      (folder / name).write_text(text)
     save_file({name: t.contiguous() for name, t in self.tensors.items()}, folder / "model.safetensors", {"format": "pt"})
+    if self.is_twice:
+      shutil.copy(folder / "model.safetensors", folder / "old.safetensors")
 
   def one(self, *endings):
     """The last tensor with the first of the endings that any has, or None."""
@@ -135,6 +142,52 @@ def lose_config(files):
   files.config = None
 
 
+def index_of(files, total, lost=None):
+  names = {name: "model.safetensors" for name in files.tensors if name != lost}
+  files.texts["model.safetensors.index.json"] = json.dumps({"metadata": {"total_size": total}, "weight_map": names})
+
+
+def wrong_total(files):
+  index_of(files, 7)
+
+
+def incomplete_index(files):
+  index_of(files, sum(t.numel() * t.element_size() for t in files.tensors.values()), files.one("down_proj.weight_scale"))
+
+
+def copied_file(files):
+  index_of(files, sum(t.numel() * t.element_size() for t in files.tensors.values()))
+  files.is_twice = True
+
+
+def odd_generation(files):
+  files.texts["generation_config.json"] = json.dumps({"top_p": 7})
+
+
+def lose_tokenizer(files):
+  files.without.add("tokenizer.json")
+
+
+def cut_tokenizer(files):
+  text = (files.folder / "tokenizer.json").read_text()
+  files.texts["tokenizer.json"] = text[:len(text) // 2]
+
+
+KEY, VALUE = ("k_proj.k_scale", "self_attn.k_scale"), ("v_proj.v_scale", "self_attn.v_scale")
+
+
+def zero_cache_scale(files):
+  name = files.one(*VALUE)
+  if name is None:
+    return False
+  files.tensors[name] = torch.zeros_like(files.tensors[name])
+
+
+def lose_cache_scales(files):
+  """Both of a layer, which only a donor has."""
+  return False if any(lose(*endings)(files) is False for endings in (KEY, VALUE)) else None
+
+
 # What is broken, how, options of repair, whether the donor gives what is lost, and whether the weights stay the same.
 FAULTS = [
     ("input scale lost", lose(*INPUT), (), False, True),
@@ -151,7 +204,33 @@ FAULTS = [
     ("scales lost", lose("down_proj.weight_scale", "down_proj.weight_scale_inv"), (), True, True),
     ("config lost", lose_config, (), True, True),
     ("codes zero", zero_half, (), True, True),
+    ("total size wrong", wrong_total, (), False, True),
+    ("index incomplete", incomplete_index, (), False, True),
+    ("weights twice", copied_file, (), False, True),
+    ("generation odd", odd_generation, (), False, True),
+    ("tokenizer lost", lose_tokenizer, (), True, True),
+    ("tokenizer cut", cut_tokenizer, (), True, True),
+    ("cache scale lost", lose(*KEY), (), False, True),
+    ("cache scale zero", zero_cache_scale, (), False, True),
+    ("cache scales lost", lose_cache_scales, (), True, True),
 ]
+
+
+def add_cache_scales(files, kind):
+  """Scales of an FP8 cache in an NVFP4 checkpoint."""
+  config = files.config["quantization_config"]
+  scheme = {"dynamic": False, "num_bits": 8, "type": "float"}
+  is_modelopt = kind == "nvfp4-modelopt"
+  config["kv_cache_scheme"] = scheme if is_modelopt else {**scheme, "observer": "minmax", "strategy": "tensor", "symmetric": True}
+  for layer in range(files.config["num_hidden_layers"]):
+    for i, part in enumerate("kv"):
+      name = f"{part}_proj.{part}_scale" if is_modelopt else f"{part}_scale"
+      scale = torch.tensor(0.03125 * (1 + layer + i / 2))
+      files.tensors[f"model.layers.{layer}.self_attn.{name}"] = scale if is_modelopt else scale.to(torch.bfloat16).reshape(1)
+  if is_modelopt:
+    other = json.loads((files.folder / "hf_quant_config.json").read_text())
+    other["quantization"]["kv_cache_quant_algo"] = "FP8"
+    files.texts["hf_quant_config.json"] = json.dumps(other, indent=2)
 
 
 class Repairs:
@@ -168,11 +247,16 @@ class Repairs:
     if not source.exists():
       models.make(self.model, source)
     for kind, (command, *options) in SOUND.items():
-      sound = self.folder / kind / "sound"
+      made, sound = self.folder / kind / "made", self.folder / kind / "sound"
       if "moe" in self.model and kind == "mxfp8-modelopt":
         continue  # vLLM 0.33.0 has no such experts
-      if not self.report.check(self.name, kind, lambda: self.program.make(command, source, sound, *options)):
+      if not self.report.check(self.name, kind, lambda: self.program.make(command, source, made, *options)):
         continue
+      files = Files(made)
+      if kind.startswith("nvfp4"):
+        add_cache_scales(files, kind)
+      files.write(sound)
+      exports.tokenizer().save_pretrained(sound)
       self.to_resolve.append((f"{kind}: sound", sound, None))
       for fault in FAULTS:
         self.mend(kind, sound, *fault)

@@ -13,9 +13,7 @@ namespace {
 
 /// Pieces of at least this many bytes are written immediately.
 constexpr uint64_t kLargeWrite = 64u << 10;
-/// Written tensors are read back in pieces of this many bytes, which stay in the L2 cache. Small tensors are
-/// read together, up to kVerifyBatch bytes.
-constexpr uint64_t kVerifyBytes = 512u << 10;
+/// Small tensors are read back together, up to this many bytes.
 constexpr uint64_t kVerifyBatch = 32u << 20;
 
 /// Reads the header of a flushed file back and checks it.
@@ -142,6 +140,8 @@ Conversion::Conversion(const Checkpoint& source, const Plan& plan, const Convert
   for (size_t t = 0; t < running_.size(); ++t) {
     if (running_[t].results_left > 0) ++files_[plan.tensors[plan.parts_of(t)[0]].file].results_left;
   }
+  for (size_t i = 0; options_.written != nullptr && i < plan.tensors.size(); ++i)
+    tensors_.emplace(plan.tensors[i].info.name, i);
   for (size_t f = 0; f < wanted_.size(); ++f) {
     if (wanted_[f] && options_.verify) total_bytes_ += plan_.files[f].data_bytes;
   }
@@ -372,29 +372,6 @@ void Conversion::result_done(uint32_t f) {
   }
   const std::lock_guard lock(finished_mutex_);
   finished_(std::move(record));
-}
-
-void Conversion::verify(const Job& job, std::vector<uint8_t>& buffer) {
-  const uint32_t f = plan_.tensors[job.first].file;
-  const AtomicFile& file = open(f);
-  if (buffer.size() < kVerifyBytes) buffer.resize(kVerifyBytes);
-  for (size_t i = job.first; i < job.first + job.count; ++i) {
-    const OutputTensor& t = plan_.tensors[i];
-    Hasher hasher;
-    for (uint64_t at = 0; at < t.info.bytes(); at += kVerifyBytes) {
-      const std::span<uint8_t> piece(buffer.data(), std::min(kVerifyBytes, t.info.bytes() - at));
-      file.read(offset_of(t) + at, piece);
-      hasher.update(piece);
-      bytes_verified_ += piece.size();
-      progress_.done += piece.size();
-    }
-    const Hash128 found = hasher.digest();
-    if (found != outputs_[i]) {
-      throw Error(fmt::format("{}: {}: expected hash {} as written, found {} when read back",
-                              file.path().string(), t.info.name, outputs_[i].hex(), found.hex()));
-    }
-  }
-  if (--files_[f].checks_left == 0) commit(f);
 }
 
 }  // namespace twofour

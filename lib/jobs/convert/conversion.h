@@ -88,6 +88,8 @@ class Conversion {
   void refuse();
   void stop();
   void verify(const Job& job, std::vector<uint8_t>& buffer);
+  bool count_written(size_t tensor);
+  void check_hash(size_t tensor, const Hash128& found);
   void write_done(uint32_t file);
   void commit(uint32_t file);
   void result_done(uint32_t file);
@@ -103,6 +105,7 @@ class Conversion {
   const std::filesystem::path directory_;
   Progress& progress_;
   const std::vector<bool> wanted_;
+  std::map<std::string_view, size_t> tensors_;  ///< tensors of the plan by name, if weights are counted
   const Finished finished_;
   uint64_t total_bytes_ = 0;
   std::mutex finished_mutex_;

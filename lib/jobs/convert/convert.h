@@ -9,6 +9,7 @@
 #include "lib/base/findings/finding.h"
 #include "lib/base/io/file_states.h"
 #include "lib/base/threads/progress.h"
+#include "lib/lint/weights/written_weights.h"
 #include "lib/source/checkpoint/checkpoint.h"
 #include "lib/write/output/output_directory.h"
 #include "lib/write/output/shard_record.h"
@@ -27,6 +28,9 @@ struct ConvertOptions {
   const ReferenceCheckpoint* kept =
       nullptr;  ///< for quantize, the checkpoint of the recipe's given scales, whose codes are compared
   const FileStates* inputs = nullptr;  ///< files that must not change until the end of the run
+  /// Counts weights as they are read back, so that lint() of the result need not read them. Null: they are
+  /// only compared with their hashes. Used if `verify` is set.
+  WrittenWeights* written = nullptr;
   /// Called when all files are written, before the directory counts as complete. An exception leaves it
   /// unfinished. A resumed run that finds everything finished does not call it.
   std::function<void(Progress&)> before_end = {};

@@ -4,8 +4,6 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/base/threads/progress.h"
-#include "lib/lint/bytes/figures.h"
 #include "lib/lint/bytes/input.h"
 #include "lib/recipe/artifact/manifest.h"
 
@@ -34,10 +32,4 @@ void lint_scalars(const LintInput& input, LintReporter& reporter);
 /// Checks the values of small tensors against the config: zero points, orders of groups, and scales that must
 /// be powers of two.
 void lint_promised_values(const LintInput& input, LintReporter& reporter);
-/// Checks every byte of every tensor, and the hashes in an artifact's manifest. Returns the figures of all
-/// complete matrices, ordered by tensor and expert. `beside` is called once, on one thread, while other
-/// threads read.
-std::vector<MatrixFigures> lint_weights(const LintInput& input, int jobs, const std::function<void()>& beside,
-                                        LintReporter& reporter, Progress& progress);
-
 }  // namespace twofour

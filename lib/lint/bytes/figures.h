@@ -50,6 +50,7 @@ struct MatrixPlan {
   uint64_t sampled() const;
   /// The first line of the sample from line `i` on. If there is none, the result is beyond all lines.
   uint64_t next_sampled(uint64_t i) const;
+  bool operator==(const MatrixPlan&) const = default;
 };
 
 /// The figures of one matrix. A number is code * block scale, without the global scale, for E2M1 with block

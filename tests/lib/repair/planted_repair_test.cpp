@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <random>
+#include <set>
 
 #include "formats/error.h"
 #include "lib/jobs/convert/convert.h"
@@ -21,9 +22,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-size_t faults_of(const fs::path& path, std::string& text) {
+void note_rules(const std::vector<LintFinding>& findings, std::set<std::string>& rules) {
+  for (const LintFinding& f : findings) {
+    note_rules(f.consequences, rules);
+    rules.insert(lint_rules()[f.rule].id);
+  }
+}
+
+size_t faults_of(const fs::path& path, std::string& text, std::set<std::string>& rules) {
   Progress progress;
   const LintReport report = lint(path, {.jobs = 2}, progress);
+  note_rules(report.findings, rules);
   size_t count = 0;
   for (const LintFinding& f : report.findings) {
     if (f.severity == Severity::kNote) continue;
@@ -35,12 +44,14 @@ size_t faults_of(const fs::path& path, std::string& text) {
 
 }  // namespace
 
-/// TWOFOUR_PLANTED=1 takes all changes and prints what was mended.
+/// TWOFOUR_PLANTED=1 takes all changes, prints what was mended, and demands a mend of every rule that is
+/// marked as mended.
 TEST_CASE("planted faults are mended or refused by name, and no repair adds a fault") {
   std::vector<Planted> all = planted_changes();
   std::mt19937 random(49);
   std::shuffle(all.begin(), all.end(), random);
   const bool prints = std::getenv("TWOFOUR_PLANTED") != nullptr;
+  std::set<std::string> gone;  // rules that found something before a repair and nothing after it
   size_t tried = 0, mended = 0, whole = 0, refused = 0;
   for (const Planted& one : all) {
     if (one.base == Base::kV7 || one.base == Base::kG8) continue;
@@ -56,7 +67,8 @@ TEST_CASE("planted faults are mended or refused by name, and no repair adds a fa
     write_planted(save, scratch / "broken");
     if (one.change_files) one.change_files(scratch / "broken", seed);
     std::string before_text, after_text;
-    const size_t before = faults_of(scratch / "broken", before_text);
+    std::set<std::string> rules_before, rules_after;
+    const size_t before = faults_of(scratch / "broken", before_text, rules_before);
     try {
       const Repaired repaired = open_repaired(scratch / "broken", scratch / "original", {});
       if (repaired.mends.empty()) {
@@ -77,7 +89,13 @@ TEST_CASE("planted faults are mended or refused by name, and no repair adds a fa
       const ValidateOptions options{.donor = scratch / "original"};
       for (const Finding& f : validate(scratch / "out", scratch / "broken", options, progress).differences)
         CHECK_MESSAGE(false, f.id, ": ", f.where, ": ", f.message);
-      const size_t after = faults_of(scratch / "out", after_text);
+      const size_t after = faults_of(scratch / "out", after_text, rules_after);
+      for (const std::string& rule : rules_before) {
+        const bool is_gone = !rules_after.contains(rule);
+        if (is_gone && lint_rules()[*find_lint_rule(rule)].mended == Mended::kNo && prints)
+          MESSAGE(fmt::format("not marked: {} by {} {}", rule, base_name(one.base), one.what));
+        if (is_gone) gone.insert(rule);
+      }
       whole += after == 0;
       if (prints && after > 0) {
         std::string mends;
@@ -94,6 +112,11 @@ TEST_CASE("planted faults are mended or refused by name, and no repair adds a fa
   }
   MESSAGE(fmt::format("{} tried, {} mended, {} of them whole, {} refused", tried, mended, whole, refused));
   CHECK(3 * whole > tried);
+  std::string others;
+  for (const LintRule& rule : lint_rules()) {
+    if (rule.mended != Mended::kNo && !gone.contains(rule.id)) others += fmt::format(" {}", rule.id);
+  }
+  if (prints) MESSAGE(fmt::format("marked as mended, and not among these changes:{}", others));
 }
 
 }  // namespace planted_repair_test

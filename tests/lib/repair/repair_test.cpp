@@ -5,12 +5,14 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <random>
 
 #include "formats/e4m3.h"
 #include "formats/error.h"
 #include "lib/base/io/file.h"
 #include "lib/jobs/convert/convert.h"
 #include "lib/lint/lint.h"
+#include "lib/prove/validate/validate.h"
 #include "lib/repair/open_repaired.h"
 #include "tests/support/faults/planted.h"
 #include "tests/support/message.h"
@@ -67,6 +69,15 @@ std::string findings_text(const LintReport& report) {
     if (f.severity != Severity::kNote)
       text += fmt::format("{}: {}: {}\n", lint_rules()[f.rule].id, f.where(), f.message);
   }
+  return text;
+}
+
+/// The differences that validate finds.
+std::string proof_text(const fs::path& out, const fs::path& source, const fs::path& donor) {
+  Progress progress;
+  std::string text;
+  for (const Finding& f : validate(out, source, {.donor = donor}, progress).differences)
+    text += fmt::format("{}: {}: {}\n", f.id, f.where, f.message);
   return text;
 }
 
@@ -286,6 +297,8 @@ TEST_CASE("each mend takes its fault back") {
                   findings_text(lint_of(scratch / "broken")));
     if (repaired.mends.empty()) continue;
     CHECK(findings_text(lint_of(scratch / "out")) == "");
+    CHECK(proof_text(scratch / "out", scratch / "broken",
+                     one.with_donor ? scratch / "original" : fs::path()) == "");
     const bool differs = std::string(one.what) == "gate's and up's differ" ||
                          std::string(one.what).starts_with("an expert's") ||
                          std::string(one.what).starts_with("a divisor") ||
@@ -380,6 +393,27 @@ TEST_CASE("what cannot be told is refused by name") {
     write_planted(base_checkpoint(Base::kLlama), scratch / "donor");
     CHECK(message_of([&] { open_repaired(scratch / "broken", scratch / "donor", {}); }).find("model_type") !=
           std::string::npos);
+  }
+  SUBCASE("a donor that was trained further") {
+    Save donor = save;
+    save.erase("model.norm.weight");
+    write_planted(save, scratch / "broken");
+    std::mt19937 random(1);
+    for (auto& [file, tensors] : donor.shards) {
+      for (TensorData& t : tensors) {
+        if (t.dtype != DType::kBF16) continue;
+        for (size_t i = 0; i < t.bytes.size(); i += 2) t.bytes[i] = static_cast<uint8_t>(random());
+      }
+    }
+    write_planted(donor, scratch / "donor");
+    CHECK(message_of([&] {
+            open_repaired(scratch / "broken", scratch / "donor", {});
+          }).find("a model that was trained further is no donor") != std::string::npos);
+    // A single tensor of the model that stayed makes it a donor.
+    const std::string embedding = "model.embed_tokens.weight";
+    donor.at(embedding).bytes = save.at(embedding).bytes;
+    write_planted(donor, scratch / "frozen");
+    CHECK(open_repaired(scratch / "broken", scratch / "frozen", {}).mends.size() == 1);
   }
   SUBCASE("a lost tensor without a donor") {
     save.erase("model.norm.weight");

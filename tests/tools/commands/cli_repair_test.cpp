@@ -1,8 +1,13 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <optional>
+#include <thread>
 
 #include "lib/base/io/file.h"
 #include "lib/source/checkpoint/checkpoint.h"
@@ -148,26 +153,128 @@ TEST_CASE("two runs into one directory do not mix") {
   CHECK(run_program({"lint", b.out}).code == 0);
 }
 
-TEST_CASE("a checkpoint of a hub is mended as one of a directory") {
-  const Broken b(false);
-  HubServer server("org/name", b.source);
-  const std::vector<std::string> environment = {"HF_ENDPOINT=" + server.endpoint(),
-                                                "HF_HOME=" + (b.scratch / "home").string(),
-                                                "HF_TOKEN=", "no_proxy=127.0.0.1"};
-  const std::string local = (b.scratch / "local").string();
-  CHECK(run_program({"repair", b.source, local, "-q"}).code == 0);
-  const Outcome dry = run_program({"repair", "hf://org/name", b.out, "--dry-run"}, environment);
-  CHECK_MESSAGE(dry.code == 0, dry.out, dry.err);
-  const size_t asked = server.requests().size();
-  const Outcome o = run_program({"repair", "hf://org/name", b.out, "-q", "-j", "1"}, environment);
-  REQUIRE_MESSAGE(o.code == 0, o.out, o.err);
-  CHECK(server.requests().size() > asked);
-  const Outcome proof = run_program({"validate", b.out, "--source", b.source});
-  CHECK_MESSAGE(proof.code == 0, proof.out, proof.err);
-  for (const auto& entry : fs::directory_iterator(local)) {
-    const fs::path name = entry.path().filename();
-    if (name != kManifestName) CHECK(read_text(entry.path()) == read_text(fs::path(b.out) / name));
+namespace {
+
+using Words = std::vector<std::string>;
+constexpr const char* kUrl = "hf://org/name";
+
+/// A checkpoint in several files that lacks an input scale, and is served.
+struct Served {
+  explicit Served(const std::string& prefix = "") {
+    Save save = base_checkpoint(Base::kMoe);
+    write_planted(save, scratch / "original");
+    save.erase("model.layers.1.mlp.experts.3.up_proj.input_scale");
+    for (auto& [file, tensors] : save.shards) {
+      for (TensorData& t : tensors) t.name = prefix + t.name;
+    }
+    write_planted(save, scratch / "broken");
+    server.emplace("org/name", scratch / "broken");
   }
+  std::string path(const std::string& name) const { return (scratch / name).string(); }
+  Words environment() const {
+    return {"HF_ENDPOINT=" + server->endpoint(), "HF_HOME=" + path("home"),
+            "HF_TOKEN=", "XDG_CACHE_HOME=" + path("home"), "no_proxy=127.0.0.1"};
+  }
+  Outcome run(const Words& words) const { return run_program(words, environment()); }
+  /// What is written is what the directory gives, and it is proven by the directory.
+  void check_same(const std::string& out, const Words& donor = {}) const {
+    Words local = {"repair", path("broken"), path("local"), "-q", "--max-shard-size", "100kB"},
+          proof = {"validate", out, "--source", path("broken"), "-q"};
+    local.insert(local.end(), donor.begin(), donor.end());
+    proof.insert(proof.end(), donor.begin(), donor.end());
+    const Outcome o = run_program(local), p = run_program(proof);
+    CHECK_MESSAGE(o.code == 0, o.err);
+    CHECK_MESSAGE(p.code == 0, p.out, p.err);
+    size_t files = 0;
+    for (const auto& entry : fs::directory_iterator(path("local"))) {
+      const std::string name = entry.path().filename().string();
+      ++files;
+      if (name != kManifestName)
+        CHECK_MESSAGE(read_text(entry.path()) == read_text(fs::path(out) / name), name);
+    }
+    CHECK(files > 4);
+  }
+
+  Scratch scratch;
+  std::optional<HubServer> server;
+};
+
+}  // namespace
+
+TEST_CASE("repair of a URL gives the bytes of a directory, with a donor and with prefixed names, too") {
+  for (const std::string prefix : {"", "_orig_mod."}) {
+    CAPTURE(prefix);
+    const Served f(prefix);
+    const Words donor = prefix.empty() ? Words{} : Words{"--donor", f.path("original")};
+    Words words = {"repair", kUrl, f.path("out"), "-q", "--max-shard-size", "100kB"};
+    words.insert(words.end(), donor.begin(), donor.end());
+    const Outcome o = f.run(words);
+    REQUIRE_MESSAGE(o.code == 0, o.err);
+    f.check_same(f.path("out"), donor);
+  }
+}
+
+TEST_CASE("a dry run reads the headers and the scales, but no file as a whole") {
+  const Served f;
+  const Outcome o = f.run({"repair", kUrl, f.path("out"), "--dry-run"});
+  CHECK_MESSAGE(o.code == 0, o.err);
+  CHECK(!fs::exists(f.path("out")));
+  for (const HubRequest& r : f.server->requests()) {
+    if (r.to_storage) CHECK(!r.request.field("range").empty());
+  }
+}
+
+TEST_CASE("a repair of a URL that was killed or interrupted goes on") {
+  for (const int signal : {SIGKILL, SIGINT}) {
+    CAPTURE(signal);
+    Served f;
+    std::atomic<bool> stops{true}, stopped{false};
+    std::atomic<int> asked{0};
+    f.server->set_fault([&](const HubRequest& r, const ServerAnswer& usual) -> std::optional<ServerAnswer> {
+      // Headers come by ranges of at most 256 KiB, then one file after the other.
+      constexpr size_t kRange = 256u << 10;
+      if (!r.to_storage || usual.body.size() <= kRange || ++asked < 2) return std::nullopt;
+      while (stops) {
+        stopped = true;
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+      return std::nullopt;
+    });
+    const Words words = {"repair", kUrl, f.path("out"), "-q", "-j", "1", "--max-shard-size", "100kB"};
+    {
+      Run run(words, f.environment());
+      for (int i = 0; i < 2000 && !stopped && run.is_running(); ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      CHECK(stopped);
+      run.send(signal);
+      CHECK(run.wait().code == (signal == SIGINT ? 130 : 128 + SIGKILL));
+    }
+    stops = false;
+    f.server->set_fault(nullptr);
+    CHECK(run_program({"validate", f.path("out"), "-q"}).code == 2);  // nothing, or unfinished
+    Words again = words;
+    again.push_back("--resume");
+    const Outcome o = f.run(again);
+    REQUIRE_MESSAGE(o.code == 0, o.err);
+    f.check_same(f.path("out"));
+  }
+}
+
+TEST_CASE("a repository that changes between two runs is not mixed") {
+  Served f;
+  REQUIRE(f.run({"repair", kUrl, f.path("out"), "-q"}).code == 0);
+  f.server->change("config.json", "{}");
+  CHECK(f.run({"repair", kUrl, f.path("out"), "-q", "--resume"}).code == 2);
+}
+
+TEST_CASE("a donor is a directory, and the proof reads one") {
+  const Served f;
+  check_one_line(f.run({"repair", f.path("broken"), f.path("out"), "--donor", kUrl}),
+                 "a donor is read from a directory");
+  REQUIRE(f.run({"repair", f.path("broken"), f.path("out"), "-q"}).code == 0);
+  const Outcome o = f.run({"validate", f.path("out"), "--source", kUrl});
+  CHECK(o.code == 2);
+  CHECK_MESSAGE(o.err.find("hf://org/name") != o.err.npos, o.err);
 }
 
 TEST_CASE("hostile donors are refused in words") {
@@ -180,11 +287,31 @@ TEST_CASE("hostile donors are refused in words") {
                                     [](auto& e) { return e.path().extension() == ".safetensors"; });
     fs::resize_file(file.path(), fs::file_size(file.path()) - 100);
   }
+  SUBCASE("trained further") {
+    Save other = base_checkpoint(Base::kMoe);
+    uint32_t state = 1;
+    for (auto& [file, tensors] : other.shards) {
+      for (TensorData& t : tensors) {
+        for (size_t i = 0; t.dtype == DType::kBF16 && i < t.bytes.size(); i += 2)
+          t.bytes[i] = static_cast<uint8_t>((state = state * 1664525 + 1013904223) >> 24);
+      }
+    }
+    write_planted(other, donor);
+  }
   SUBCASE("none at all") {}
   const Outcome o = run_program({"repair", b.source, b.out, "--donor", donor});
   CHECK(o.code == 2);
   CHECK(!o.err.empty());
   CHECK(!fs::exists(b.out));
+}
+
+TEST_CASE("an empty config.json comes from the donor") {
+  const Broken b(false);
+  write_text(b.source + "/config.json", "");
+  const Outcome o = run_program({"repair", b.source, b.out, "--donor", b.original});
+  CHECK_MESSAGE(o.code == 0, o.out, o.err);
+  const Outcome proof = run_program({"validate", b.out, "--source", b.source, "--donor", b.original});
+  CHECK_MESSAGE(proof.code == 0, proof.out, proof.err);
 }
 
 TEST_CASE("what repair says is left is what lint says of the result") {
