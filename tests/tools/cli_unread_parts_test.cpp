@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -41,7 +42,9 @@ class Formats {
         {"fp8-tensor", {"convert", "--to", "fp8", "--granularity", "tensor", "--dialect", "modelopt"}},
         {"fp8-row", {"convert", "--to", "fp8", "--granularity", "row"}},
         {"fp8-block", {"convert", "--to", "fp8", "--dialect", "deepseek", "--odd-blocks", "write"}},
+        {"fp8-block-32", {"convert", "--to", "fp8", "--block", "32x32", "--odd-blocks", "write"}},
         {"mxfp8", {"convert", "--to", "mxfp8"}},
+        {"mxfp6", {"convert", "--to", "mxfp6"}},
         {"mxfp4-modelopt", {"convert", "--to", "mxfp4", "--dialect", "modelopt"}},
         {"mxfp4-compressed-tensors", {"convert", "--to", "mxfp4", "--dialect", "compressed-tensors"}},
     };
@@ -53,6 +56,7 @@ class Formats {
       REQUIRE_MESSAGE(outcome.code == 0, name << ": " << outcome.err);
       names.push_back(name);
     }
+    if (family == "llama") add_nvfp4_of_32();
     add_int4("gptq", "gptq", R"(, "sym": true, "checkpoint_format": "gptq")",
              [](const StoredInt4& m, Tensors& to, const std::string& name) { m.add_gptq(to, name, 1); });
     add_int4("awq", "awq", R"(, "zero_point": true, "version": "gemm")",
@@ -63,6 +67,39 @@ class Formats {
                 {"num_bits": 4, "type": "int", "symmetric": true, "strategy": "group", "group_size": 16}}},
                 "ignore": ["lm_head"])",
         [](const StoredInt4& m, Tensors& to, const std::string& name) { m.add_packed(to, name, false); });
+  }
+
+  /// Adds a model in NVFP4 with block scales for 32 weights, which twofour reads and does not write.
+  void add_nvfp4_of_32() {
+    const auto edit = [](Tensors& tensors) {
+      Tensors all;
+      for (const TensorData& t : tensors) {
+        if (t.shape.size() != 2 || t.name.find("_proj.weight") == t.name.npos) {
+          all.push_back(t);
+          continue;
+        }
+        const int64_t n = t.shape[0], k = t.shape[1];
+        std::mt19937 random(static_cast<unsigned>(all.size()));
+        std::vector<uint8_t> codes(static_cast<size_t>(n * k / 2)), scales(static_cast<size_t>(n * k / 32));
+        for (uint8_t& code : codes) code = static_cast<uint8_t>(random());
+        for (uint8_t& scale : scales) scale = static_cast<uint8_t>(0x30 + random() % 8);
+        const float global = 0.02f;
+        std::vector<uint8_t> bytes(sizeof(global));
+        std::memcpy(bytes.data(), &global, sizeof(global));
+        all.push_back({t.name, DType::kU8, {n, k / 2}, codes});
+        all.push_back({t.name + "_scale", DType::kF8E4M3, {n, k / 32}, scales});
+        all.push_back({t.name + "_scale_2", DType::kF32, {}, bytes});
+      }
+      tensors = std::move(all);
+    };
+    Json config = files.golden.config;
+    config["quantization_config"] = {{"quant_method", "modelopt"},
+                                     {"quant_algo", "W4A16_NVFP4"},
+                                     {"group_size", 32},
+                                     {"ignore", {"lm_head"}}};
+    write_decoder_checkpoint(files.golden, files.scratch / "nvfp4-of-32", config.dump(), edit);
+    std::filesystem::copy(files.scratch / "model" / "tokenizer.json", files.scratch / "nvfp4-of-32");
+    names.push_back("nvfp4-of-32");
   }
 
   /// A copy of a directory with other tensors in it.
@@ -152,7 +189,7 @@ class Formats {
 
 /// Whether a command takes a source in that format at all.
 bool takes(const std::string& command, const std::string& format) {
-  const bool is_nvfp4 = format.starts_with("nvfp4");
+  const bool is_nvfp4 = format.starts_with("nvfp4") && format != "nvfp4-of-32";
   if (command == "quantize") return !is_nvfp4;
   return is_nvfp4 || (command != "prune" && command != "convert --to nvfp4");
 }
@@ -304,6 +341,88 @@ TEST_CASE("every command refuses a term of no linear above what it reads, in eve
   const Outcome outcome =
       run_program({"convert", source, source + "-out", "--to", "bf16", "--include", "*.layers.1.*"});
   CHECK_MESSAGE(outcome.code == 0, outcome.err);
+}
+
+TEST_CASE("every command refuses an order beside the modules of a block, in every format and in floats") {
+  Formats formats;
+  Words sources = formats.names;
+  sources.push_back("model");
+  const auto order = [](const std::string& name, std::vector<uint8_t> bytes) {
+    return TensorData{"model.layers.0.mlp." + name, DType::kU8, {4}, std::move(bytes)};
+  };
+  for (const std::string& format : sources) {
+    CAPTURE(format);
+    for (const std::string name : {"expert_perm", "input_index"}) {
+      CAPTURE(name);
+      const std::string source = formats.changed(format, [&](Tensors& tensors) {
+        tensors.push_back(order(name, {1, 0, 3, 2}));
+      });
+      for (const auto& [command, words] : formats.commands(source)) {
+        const bool is_few = name == "expert_perm" || command == "convert --to fp8";
+        if (!is_few || (format == "model" && (command == "convert --to bf16" || command == "plan"))) continue;
+        CAPTURE(command);
+        const Outcome outcome = run_program(words);
+        CHECK(outcome.code == (command == "diff" ? 0 : 2));
+        if (takes(command, format))
+          CHECK_MESSAGE(contains(outcome.err + outcome.out, "mlp." + name), outcome.err);
+      }
+      const Outcome lint = run_program({"lint", source, "--select", "weight-term"});
+      CHECK(lint.code == 1);
+      CHECK(contains(lint.out, name));
+      // Plain copies go on, and so do conversions of other blocks.
+      CHECK(run_program({"drop", source, source + "-out", "--modules", "lm_head"}).code == 0);
+    }
+    const std::string source = formats.changed(format, [&](Tensors& tensors) {
+      tensors.push_back(order("expert_perm", {0, 1, 2, 3}));
+    });
+    const Outcome outcome = run_program(formats.commands(source)[2].second);
+    CHECK_MESSAGE(outcome.code == 0, outcome.err);
+    CHECK(run_program({"lint", source, "--select", "weight-term"}).code == 0);
+  }
+}
+
+TEST_CASE("diff does not call codes equal that two configs call different things") {
+  Formats formats;
+  for (const std::string& format : formats.names) {
+    CAPTURE(format);
+    const bool is_integers = format == "gptq" || format == "awq" || format.starts_with("int4");
+    const auto refused = formats.configured(format, [](Json& config) {
+      config["quantization_config"]["rotation_config"] = {{"algorithm", "hadamard"}};
+    });
+    const std::string plain = formats.configured(format, [](Json&) {});
+    const auto count = [](const Json& result, const char* name) {
+      return result["counts"][name].get<int64_t>();
+    };
+    for (const auto& [a, b] : {std::pair(plain, refused), {refused, plain}}) {
+      const Outcome outcome = run_program({"diff", a, b, "--json"});
+      CHECK(outcome.code == 1);
+      const Json result = Json::parse(outcome.out);
+      CHECK(count(result, "unreadable") > 0);
+      for (const Json& entry : result["entries"]) {
+        if (entry["kind"] == "tensor" && contains(entry["name"].get<std::string>(), "_proj.weight_packed"))
+          CHECK(entry["class"] == "unreadable");
+      }
+      CHECK(contains(outcome.out, "the bytes are equal, but not what they mean: "));
+      CHECK(run_program({"diff", a, b, "--headers-only", "--config", "ignore"}).code == 0);
+    }
+    // Both contradict their codes, each in its own way.
+    const auto odd = [&](const char* method) {
+      return formats.configured(format, [&](Json& config) {
+        config["quantization_config"] = {{"quant_method", method}, {"bits", 4}, {"group_size", 16}};
+      });
+    };
+    if (!is_integers) {
+      const std::string gptq = odd("gptq"), awq = odd("awq");
+      for (const std::string& path : {gptq, awq})
+        std::filesystem::remove(std::filesystem::path(path) / "hf_quant_config.json");
+      const Json result = Json::parse(run_program({"diff", gptq, awq, "--json"}).out);
+      CHECK(count(result, "unreadable") > 0);
+      CHECK(run_program({"diff", plain, gptq}).code == 1);
+      CHECK(run_program({"diff", gptq, gptq}).code == 0);
+    }
+    CHECK(run_program({"diff", plain, plain}).code == 0);
+    CHECK(run_program({"diff", refused, refused}).code == 0);
+  }
 }
 
 TEST_CASE("every command refuses weights that the config calls rotated, in every format") {
@@ -590,8 +709,12 @@ TEST_CASE("repair writes no config that loses what the present one says of the c
       config["quantization_config"][key] = value;
     });
   };
+  const std::string integers = formats.configured("nvfp4-compressed-tensors", [](Json& config) {
+    config["quantization_config"]["config_groups"]["group_0"]["weights"]["type"] = "int";
+  });
   for (const std::string& source :
-       {changed("nvfp4-modelopt", "rotated", true), changed("mxfp4-modelopt", "quant_algo", "MXINT4")}) {
+       {changed("nvfp4-modelopt", "rotated", true), changed("mxfp4-modelopt", "quant_algo", "MXINT4"),
+        changed("nvfp4-modelopt", "quant_algo", "NVINT4"), integers}) {
     CAPTURE(source);
     std::filesystem::remove(std::filesystem::path(source) / "hf_quant_config.json");
     CHECK(run_program(formats.commands(source)[0].second).code == 2);
@@ -600,6 +723,33 @@ TEST_CASE("repair writes no config that loses what the present one says of the c
     CHECK_MESSAGE(contains(repair.out + repair.err, "would lose what the present one says"),
                   repair.out << repair.err);
     CHECK(run_program(formats.commands(repaired)[0].second).code == 2);
+  }
+}
+
+TEST_CASE("repair replaces a config of GPTQ or AWQ if no tensor has their codes, and the weights stay") {
+  Formats formats;
+  for (const std::string format :
+       {"nvfp4-modelopt", "nvfp4-compressed-tensors", "mxfp4-compressed-tensors"}) {
+    for (const char* method : {"gptq", "awq"}) {
+      CAPTURE(format);
+      CAPTURE(method);
+      const std::string source = formats.configured(format, [&](Json& config) {
+        config["quantization_config"] = {{"quant_method", method}, {"bits", 4}, {"group_size", 16}};
+      });
+      std::filesystem::remove(std::filesystem::path(source) / "hf_quant_config.json");
+      const std::string repaired = source + "-repaired";
+      const Outcome repair = run_program({"repair", source, repaired});
+      if (repair.code != 0) {  // refused by name
+        CHECK(contains(repair.out + repair.err, "quant_method"));
+        CHECK(run_program(formats.commands(repaired)[0].second).code == 2);
+        continue;
+      }
+      CHECK(format.starts_with("nvfp4"));
+      const Outcome diff = run_program({"diff", formats.files.path(format), repaired, "--config", "ignore"});
+      CHECK_MESSAGE(diff.code == 0, diff.out);
+      const Outcome convert = run_program(formats.commands(repaired)[0].second);
+      CHECK_MESSAGE(convert.code == 0, convert.err);
+    }
   }
 }
 
