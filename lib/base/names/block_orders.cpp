@@ -15,12 +15,13 @@
 namespace twofour {
 namespace {
 
-/// True if linears, or stacks of linears, are stored below a block.
+/// True if linears, or stacks of linears, are stored below a block. Pieces of an embedding are none.
 bool has_linears(std::span<const TensorInfo> tensors, const std::string& block) {
   const std::string below = block.empty() ? "" : block + ".";
   return std::ranges::any_of(tensors_below(tensors, below).tensors, [&](const TensorInfo& t) {
     const auto weight = t.shape.size() < 2 ? std::nullopt : weight_name(t);
-    return weight && weight->linear != block && (weight->is_stack || is_linear_name(weight->linear));
+    return weight && weight->linear != block && table_of_piece(weight->linear).empty() &&
+           (weight->is_stack || is_linear_name(weight->linear));
   });
 }
 

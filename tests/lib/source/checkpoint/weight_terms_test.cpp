@@ -266,7 +266,7 @@ TEST_CASE(
       add_modelopt(tensors, block + ".experts." + std::to_string(e) + ".down_proj", random_matrix(16, 64, 1));
     add_bf16(tensors, block + ".gate.weight", {3, 64});
     add_bf16(tensors, "model.layers.3.input_layernorm.weight", {64});
-    add_bf16(tensors, "vision.blocks.0.attn.qkv.weight", {64, 64});
+    add_bf16(tensors, "model.visual.blocks.0.attn.qkv.weight", {64, 64});
     tensors.push_back(order);
     const Scratch scratch;
     const Checkpoint c = open_checkpoint(scratch, tensors);
@@ -274,7 +274,7 @@ TEST_CASE(
     for (const WeightTerm& t : find_weight_terms(access_to(c))) {
       CHECK(c.tensors()[t.tensor].name == order.name);
       CHECK(std::string(t.rule) == "weight-term");
-      CHECK(t.concerns(block + ".experts.1.down_proj") == (t.scope != "vision.blocks.0.attn"));
+      CHECK(t.concerns(block + ".experts.1.down_proj") == (t.scope != "model.visual.blocks.0.attn"));
       CHECK(!t.concerns("model.layers.30.mlp.experts.1.down_proj"));
       scopes += t.scope.value_or("-") + " ";
     }
@@ -295,8 +295,9 @@ TEST_CASE(
   CHECK(found({block + ".hadamard_rotation", DType::kBF16, {2, 2}, {1, 2, 3, 4, 5, 6, 7, 8}}) == block + " ");
   CHECK(found({block + ".alpha", DType::kF32, {1}, {0, 0, 0, 0}}).empty());
   // Buffers of towers, counters, masks, and what is below no block.
-  CHECK(found(int32s("vision.blocks.0.attn.relative_position_index", {3}, turned)).empty());
-  CHECK(found(int32s("vision.blocks.0.attn.window_perm", {3}, turned)) == "vision.blocks.0.attn ");
+  CHECK(found(int32s("model.visual.blocks.0.attn.relative_position_index", {3}, turned)).empty());
+  CHECK(found(int32s("model.visual.blocks.0.attn.window_perm", {3}, turned)) ==
+        "model.visual.blocks.0.attn ");
   CHECK(found(int32s("model.layers.3.input_layernorm.steps", {3}, turned)).empty());
   CHECK(found(int32s(block + ".steps", {}, {7})).empty());
   CHECK(found(int32s(block + ".gate.tid2eid", {3}, turned)).empty());
