@@ -6,6 +6,7 @@
 #include "formats/json/access.h"
 #include "lib/base/findings/problems.h"
 #include "lib/base/names/lookup_parts.h"
+#include "lib/base/names/quantization_methods.h"
 #include "lib/repair/repair.h"
 #include "lib/source/checkpoint/config_terms.h"
 #include "lib/source/checkpoint/configured_quantization.h"
@@ -259,9 +260,20 @@ std::string statement_to_lose(Repair& r) {
     if (rule == "weight-term" || rule == "incomplete-module")
       return fmt::format("{}: {}: {}", term.file, term.key, term.problem);
   }
+  const Json said = source_quantization(r.view());
+  if (!said.is_object()) return "";
   Problems ignored;
-  for (const Linear& m : find_weight_modules(r.source, ignored)) {
-    if (m.format->coded && !m.contradiction.empty()) return m.contradiction;
+  std::vector<Linear> modules = find_weight_modules(r.view(), ignored);
+  std::erase_if(modules, [](const Linear& m) { return !m.format->coded; });
+  const bool has_integers =
+      std::any_of(modules.begin(), modules.end(), [](const Linear& m) { return m.format->integers; });
+  // A method whose codes have other names and types is that of another model.
+  if (!has_integers && has_own_codes(quantization_method(said))) return "";
+  SourceGroups configured(said);
+  for (const Linear& m : modules) {
+    const std::string found = configured->contradiction_of(m.name, m.format);
+    if (!found.empty())
+      return fmt::format("{} ({})", quantization_place(r.view(), found), r.view().where(m.weight));
   }
   return "";
 }

@@ -1,4 +1,5 @@
 """All groups, in the order in which they run."""
+import json
 import pathlib
 
 import configs
@@ -15,16 +16,21 @@ import words
 from cases import Group, folder, nvfp4_cases, old_artifact_cases
 
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"
-OF_COMPRESSED = ("v7-compressed-tensors", "nvfp4-modelopt")  # golden artifacts of a source in compressed-tensors' dialect
+
+
+def artifact_groups():
+  """The artifacts that earlier versions wrote, each with the source that its diff in outcomes.json names."""
+  artifacts = GOLDEN / "artifacts"
+  for entry in json.loads((artifacts / "outcomes.json").read_text()):
+    if entry["run"][0] == "diff":
+      version, name = entry["artifact"].split("/")
+      yield Group(f"artifact of {version}: {name}", folder(artifacts / version / name), old_artifact_cases(artifacts / entry["run"][1]))
 
 
 def golden_groups():
   for name in ("modelopt-qwen3", "modelopt-mixtral-uneven", "compressed-tensors-qwen3"):
     yield Group(f"golden {name}", folder(GOLDEN / name / "src"), nvfp4_cases("*o_proj", name != "modelopt-mixtral-uneven"))
-  for path in sorted((GOLDEN / "artifacts").iterdir()):
-    if path.is_dir() and path.name != "source":
-      source = "bf16" if path.name.startswith("quantize") else "compressed-tensors" if path.name in OF_COMPRESSED else "modelopt"
-      yield Group(f"artifact of 0.1.0: {path.name}", folder(path), old_artifact_cases(GOLDEN / "artifacts" / "source" / source))
+  yield from artifact_groups()
 
 
 def all_groups():

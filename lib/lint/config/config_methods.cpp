@@ -1,28 +1,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 
 #include "lib/base/findings/and_more.h"
 #include "lib/base/names/lookup_parts.h"
+#include "lib/base/names/quantization_methods.h"
 #include "lib/lint/config/promises.h"
 #include "lib/source/checkpoint/model_config.h"
 #include "lib/source/dialects/loader_lookup.h"
 
 namespace twofour {
 namespace {
-
-/// Methods of other producers. No rule here reads their keys. Source: transformers, quantizers/auto.py; vLLM,
-/// quantization/__init__.py.
-constexpr std::string_view kOtherMethods[] = {
-    "quark",        "auto-round",  "auto_round", "inc",          "intel/auto-round",
-    "bitsandbytes", "fbgemm_fp8",  "torchao",    "quanto",       "hqq",
-    "eetq",         "vptq",        "spqr",       "aqlm",         "higgs",
-    "bitnet",       "fp_quant",    "sinq",       "moe_wna16",    "w4afp8",
-    "gguf",         "petit_nvfp4", "nvfp4",      "modelopt",     "twofour",
-    "mxfp4",        "metal",       "exl3",       "rtn",          "w8a8_int8",
-    "w8a8_fp8",     "qoq",         "marlin",     "experts_int8", "deepspeedfp",
-};
 
 /// Returns the method whose reader looks for tensors with the names of this module.
 const char* method_for(const CodedModule& m) {
@@ -98,9 +86,8 @@ class MethodLint : public PromiseCheck {
                                     [&](const CodedModule& m) { return method_for(m) == most->first; });
     const bool own_file = s_.quantization_file != "config.json";
     const bool is_missing = p_.method_text.empty() && !own_file;
-    const bool is_known = p_.method != QuantMethod::kOther ||
-                          std::find(std::begin(kOtherMethods), std::end(kOtherMethods), p_.method_text) !=
-                              std::end(kOtherMethods);
+    // No rule here reads the keys of other methods.
+    const bool is_known = p_.method != QuantMethod::kOther || is_known_method(p_.method_text);
     // Among ModelOpt's checkpoints, only mixed ones have scales with the names of other producers.
     const bool is_bare = p_.method == QuantMethod::kModelOpt && lookups::algorithm_of(*p_.words).empty() &&
                          !p_.layers().is_object() && most->first != "modelopt";

@@ -13,6 +13,7 @@
 #include "lib/base/io/file.h"
 #include "lib/look/diff/pairs.h"
 #include "lib/look/inspect/inspect.h"
+#include "lib/source/checkpoint/quantization_config.h"
 
 namespace twofour {
 namespace {
@@ -157,6 +158,42 @@ void find_elsewhere(const Matrices& ours, const Matrices& theirs, const std::vec
   if (!differ.empty()) result.moved = find_moved(ours, theirs, "B", &differ).moved;
 }
 
+/// Takes back that tensors are equal if their numbers have no meaning that is known to be the same: a
+/// checkpoint does not read them, and the other reads them or has another quantization config.
+void refuse_unlike_meanings(const Matrices& ours, const Matrices& theirs, std::vector<DiffPair>& pairs) {
+  const auto coded_of = [](const Matrices& m) {
+    std::vector<bool> read(m.checkpoint().tensors().size());
+    for (const Linear& linear : m.modules()) {
+      for (const size_t tensor : linear.tensors()) read[tensor] = linear.format->coded;
+    }
+    return read;
+  };
+  const std::vector<bool> read_by_a = coded_of(ours), read_by_b = coded_of(theirs);
+  std::optional<bool> same_config;
+  for (DiffPair& p : pairs) {
+    const bool is_equal = p.entry.cls == DiffClass::kEqual || p.entry.cls == DiffClass::kWithin;
+    if (!is_equal || p.entry.kind != DiffKind::kTensor || !p.a || !p.b) continue;
+    const bool by_a = read_by_a[p.a->tensor], by_b = read_by_b[p.b->tensor];
+    if (by_a && by_b) continue;
+    const std::string_view module = module_of(p.entry.name);
+    const std::string *of_a = ours.why_left_out(module), *of_b = theirs.why_left_out(module);
+    if (!by_a && !by_b) {
+      const TensorInfo& t = ours.checkpoint().tensors()[p.a->tensor];
+      if (t.shape.size() < 2 || is_float(t.dtype)) continue;  // no codes
+      if (!same_config)
+        same_config = source_quantization(ours.checkpoint()) == source_quantization(theirs.checkpoint());
+      const bool is_one_sided = (of_a != nullptr) != (of_b != nullptr);
+      if (!is_one_sided && (of_a == nullptr || *same_config)) continue;
+    }
+    const std::string* const why = !by_a && of_a != nullptr ? of_a : of_b;
+    p.entry.cls = DiffClass::kUnreadable;
+    p.entry.message = fmt::format("the bytes are equal, but not what they mean: {}",
+                                  why != nullptr ? *why : "one checkpoint has no codes here");
+    p.entry.error = {};
+    p.entry.same_bytes = false;
+  }
+}
+
 }  // namespace
 
 const char* diff_class_name(DiffClass cls) {
@@ -202,6 +239,7 @@ DiffResult diff(const Checkpoint& a, const Checkpoint& b, const DiffOptions& opt
   restrict_to(ours, theirs, options, pairs);
   for (DiffPair& p : pairs) p.entry.expert = place_of(p.entry.name).expert;
   compare_pairs(ours, theirs, options, progress, pairs);
+  if (!options.headers_only) refuse_unlike_meanings(ours, theirs, pairs);
   if (!options.headers_only) find_elsewhere(ours, theirs, pairs, result);
   for (DiffPair& p : pairs) {
     ++result.counts[static_cast<size_t>(p.entry.cls)];

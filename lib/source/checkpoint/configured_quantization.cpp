@@ -9,6 +9,7 @@
 
 #include "formats/module_kinds.h"
 #include "formats/module_names.h"
+#include "lib/base/names/quantization_methods.h"
 #include "lib/source/checkpoint/model_config.h"
 #include "lib/source/checkpoint/quantization_config.h"
 
@@ -66,15 +67,27 @@ bool is_named_like(WeightFormat stored, WeightFormat named) {
 /// Source: compressed-tensors, config/base.py, CompressionFormat.
 std::optional<WeightFormat> format_of_packing(std::string_view text) {
   constexpr std::pair<std::string_view, WeightFormat> kPackings[] = {
-      {"nvfp4-pack-quantized", WeightFormat::kNvfp4}, {"mxfp4-pack-quantized", WeightFormat::kMxfp4},
-      {"mxfp8-quantized", WeightFormat::kMxfp8},      {"float-quantized", WeightFormat::kFp8},
-      {"pack-quantized", WeightFormat::kInt4},        {"marlin-24", WeightFormat::kInt4},
+      {"nvfp4-pack-quantized", WeightFormat::kNvfp4},
+      {"mxfp4-pack-quantized", WeightFormat::kMxfp4},
+      {"mxfp6-pack-quantized", WeightFormat::kMxfp6},
+      {"mxfp8-quantized", WeightFormat::kMxfp8},
+      {"float-quantized", WeightFormat::kFp8},
+      {"pack-quantized", WeightFormat::kInt4},
+      {"marlin-24", WeightFormat::kInt4},
       {"int-quantized", WeightFormat::kInt4},
   };
   for (const auto& [name, format] : kPackings) {
     if (text == name) return format;
   }
   return std::nullopt;
+}
+
+/// True if a value of `format` is one that compressed-tensors writes, or wrote.
+bool is_known_packing(std::string_view text) {
+  constexpr std::string_view kOthers[] = {
+      "", "dense", "sparse-bitmask", "sparse-24-bitmask", "naive-quantized", "mixed-precision"};
+  return format_of_packing(text) ||
+         std::find(std::begin(kOthers), std::end(kOthers), text) != std::end(kOthers);
 }
 
 std::string expected_text(std::string_view key, std::string_view expected, const Json& found) {
@@ -233,7 +246,7 @@ std::string ConfiguredQuantization::contradiction_of_group(const std::string& mo
   const bool is_alone = groups().size() == 1;
   const Json& configured = packing.is_null() && is_alone ? member(*words, "format") : packing;
   const auto packed = format_of_packing(text_of(configured));
-  if (packed && !is_named_like(format, *packed))
+  if (packed ? !is_named_like(format, *packed) : !is_known_packing(text_of(configured)))
     return expected_text(packing.is_null() ? "format" : at + ".format", codes_text(format), configured);
   if (!weights.is_object() || format->integers) return {};  // the reader of integers checks their own keys
   const auto place_of = [&](const char* key) { return fmt::format("{}.weights.{}", at, key); };
@@ -285,12 +298,14 @@ std::string ConfiguredQuantization::contradiction_of(const std::string& module, 
   if (method_text == "quark") return contradiction_of_quark(module, format);
   const std::string own_method = quantization_method(*words);
   // These methods quantize linears. An embedding's format is that of its tensors.
-  if ((own_method == "gptq" || own_method == "awq") && !format->integers && !is_table_name(module))
+  const bool is_odd = has_own_codes(own_method) || !(own_method.empty() || is_known_method(own_method));
+  if (is_odd && !format->integers && !is_table_name(module))
     return expected_text("quant_method", codes_text(format), member(*words, "quant_method"));
-  if (own_method == "auto-round" && !format->integers) {
+  if (own_method == "auto-round") {
     const Json& own = exception_of(module, "data_type");
     const Json& type = own.is_null() ? member(*words, "data_type") : own;
-    if (text_of(type).find("int") != std::string::npos)
+    const bool says_integers = text_of(type).find("int") != std::string::npos;
+    if (!text_of(type).empty() && says_integers != format->integers)
       return expected_text("data_type", codes_text(format), type);
   }
   if (method != QuantMethod::kModelOpt || format->integers) return {};

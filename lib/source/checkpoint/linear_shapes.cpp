@@ -231,8 +231,8 @@ bool LinearShapes::read_stated_shape(Linear& m) {
 bool LinearShapes::check_group(const Linear& m) {
   const Json& weights = configured_->group_weights(m.name);
   if (!weights.is_object()) return true;
-  if (text_of(weights, "type") == "float")
-    return refuse(m.weight, "codes of floats (type: float in the config)");
+  if (const std::string type = text_of(weights, "type"); !type.empty() && type != "int")
+    return refuse(m.weight, fmt::format("codes of {0}s (type: {0} in the config)", type));
   const bool asks_zeros = weights.value("symmetric", Json()) == false;
   if (asks_zeros && !m.zero_points && c_.zero_points() != ZeroPoints::kSymmetric)
     return refuse(m.weight, "weight_zero_point beside it (symmetric: false in the config)");

@@ -86,12 +86,14 @@ const std::string* Matrices::why_left_out(std::string_view name) const {
     const auto stack = parse_module_name(term.linear);
     if (stack && stack->expert < 0 && is_below(name, stack->block)) return &why;
   }
+  // A place is "FILE: TENSOR: " at the beginning or, behind that of a setting, "(FILE: TENSOR)" at the end.
   for (const std::string& why : odd_) {
-    const size_t colon = why.find(": ");
-    if (colon == why.npos) continue;
-    const std::string_view tensor = std::string_view(why).substr(colon + 2);
-    if (!tensor.starts_with(name) || tensor.size() == name.size()) continue;
-    if (std::string_view("._:").find(tensor[name.size()]) != std::string_view::npos) return &why;
+    for (const size_t colon : {why.find(": "), why.rfind(": ")}) {
+      if (colon == why.npos) break;
+      const std::string_view tensor = std::string_view(why).substr(colon + 2);
+      if (!tensor.starts_with(name) || tensor.size() == name.size()) continue;
+      if (std::string_view("._:").find(tensor[name.size()]) != std::string_view::npos) return &why;
+    }
   }
   return all_left_out_.empty() ? nullptr : &all_left_out_;
 }

@@ -12,6 +12,7 @@
 #include "formats/module_roles.h"
 #include "formats/naming.h"
 #include "formats/weight_dialect.h"
+#include "lib/base/names/block_orders.h"
 #include "lib/base/names/weight_names.h"
 #include "lib/source/checkpoint/config_terms.h"
 #include "lib/source/checkpoint/linear_shapes.h"
@@ -98,7 +99,14 @@ class Terms {
         add_beside_floats(i);
       }
     }
-    for (const SecondHome& home : find_second_homes(access_.tensors)) add_second_home(home);
+    for (BlockOrder& order : find_block_orders(access_.tensors, access_.read, access_.whole))
+      add(order.tensor, std::nullopt, order.block, "weight-term", std::move(order.problem), order.block);
+    for (const SecondHome& home : find_second_homes(access_.tensors)) {
+      add(home.tensor, home.tensor, weight_name(tensor(home.tensor))->linear, "two-weights",
+          fmt::format("expected no {} beside it, found one: two weights of one module",
+                      tensor(home.other).name),
+          home.above);
+    }
     if (!access_.is_part) add_lost();
     std::ranges::stable_sort(found_, {}, &WeightTerm::tensor);
     return std::move(found_);
@@ -109,9 +117,9 @@ class Terms {
   bool is_computed(size_t i) const {
     return std::binary_search(access_.computed.begin(), access_.computed.end(), i);
   }
-  void add(size_t i, std::optional<size_t> weight, std::string linear, const char* rule,
-           std::string problem) {
-    found_.push_back({i, weight, std::move(linear), rule, std::move(problem)});
+  void add(size_t i, std::optional<size_t> weight, std::string linear, const char* rule, std::string problem,
+           std::optional<std::string> scope = {}) {
+    found_.push_back({i, weight, std::move(linear), rule, std::move(problem), false, std::move(scope)});
   }
 
   void note_files() {
@@ -161,14 +169,13 @@ class Terms {
   /// Adds the terms whose linears are missing.
   void add_lost() {
     for (const auto& [i, name] : lost_) {
-      std::string scope = scope_of(name.module);
       std::string problem =
           name.module.empty()
               ? fmt::format("expected no such tensor, found one, {}", name.part->effect)
               : fmt::format("expected the weights of {} beside it, found none: it may belong to others, {}",
                             name.module, name.part->effect);
-      add(i, std::nullopt, std::string(name.module), "weight-term", std::move(problem));
-      found_.back().scope = std::move(scope);
+      add(i, std::nullopt, std::string(name.module), "weight-term", std::move(problem),
+          scope_of(name.module));
     }
   }
 
@@ -303,8 +310,7 @@ class Terms {
       const bool is_term =
           part.kind == PartKind::kTerm && part.needs_codes && !changes_nothing(access_, other, part.harmless);
       if (part.kind != PartKind::kUnknown && !is_term) continue;
-      add(other, i, std::string(table), "weight-term", text_of_term(table, part.effect));
-      found_.back().scope = std::string(table);
+      add(other, i, std::string(table), "weight-term", text_of_term(table, part.effect), std::string(table));
     }
   }
 
@@ -337,13 +343,6 @@ class Terms {
     add(*at, i, codes.linear, "module-shape",
         fmt::format("expected N and K of {}, [{}, {}], found [{}, {}]", t.name, stored[0], stored[1],
                     stated[0], stated[1]));
-  }
-
-  void add_second_home(const SecondHome& home) {
-    add(home.tensor, home.tensor, weight_name(tensor(home.tensor))->linear, "two-weights",
-        fmt::format("expected no {} beside it, found one: two weights of one module",
-                    tensor(home.other).name));
-    found_.back().scope = home.above;
   }
 
   const TensorAccess& access_;

@@ -224,8 +224,12 @@ TEST_CASE("repair writes no config that loses what the present one says of the c
       config["quantization_config"][key] = value;
     });
   };
+  const std::string integers = formats.configured("nvfp4-compressed-tensors", [](Json& config) {
+    config["quantization_config"]["config_groups"]["group_0"]["weights"]["type"] = "int";
+  });
   for (const std::string& source :
-       {changed("nvfp4-modelopt", "rotated", true), changed("mxfp4-modelopt", "quant_algo", "MXINT4")}) {
+       {changed("nvfp4-modelopt", "rotated", true), changed("mxfp4-modelopt", "quant_algo", "MXINT4"),
+        changed("nvfp4-modelopt", "quant_algo", "NVINT4"), integers}) {
     CAPTURE(source);
     std::filesystem::remove(std::filesystem::path(source) / "hf_quant_config.json");
     CHECK(run_program(formats.commands(source)[0].second).code == 2);

@@ -1,8 +1,10 @@
 #pragma once
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <functional>
 #include <map>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -34,7 +36,9 @@ class Formats {
         {"fp8-tensor", {"convert", "--to", "fp8", "--granularity", "tensor", "--dialect", "modelopt"}},
         {"fp8-row", {"convert", "--to", "fp8", "--granularity", "row"}},
         {"fp8-block", {"convert", "--to", "fp8", "--dialect", "deepseek", "--odd-blocks", "write"}},
+        {"fp8-block-32", {"convert", "--to", "fp8", "--block", "32x32", "--odd-blocks", "write"}},
         {"mxfp8", {"convert", "--to", "mxfp8"}},
+        {"mxfp6", {"convert", "--to", "mxfp6"}},
         {"mxfp4-modelopt", {"convert", "--to", "mxfp4", "--dialect", "modelopt"}},
         {"mxfp4-compressed-tensors", {"convert", "--to", "mxfp4", "--dialect", "compressed-tensors"}},
     };
@@ -46,6 +50,7 @@ class Formats {
       REQUIRE_MESSAGE(outcome.code == 0, name << ": " << outcome.err);
       names.push_back(name);
     }
+    if (family == "llama") add_nvfp4_of_32();
     add_int4("gptq", "gptq", R"(, "sym": true, "checkpoint_format": "gptq")",
              [](const StoredInt4& m, Tensors& to, const std::string& name) { m.add_gptq(to, name, 1); });
     add_int4("awq", "awq", R"(, "zero_point": true, "version": "gemm")",
@@ -56,6 +61,40 @@ class Formats {
                 {"num_bits": 4, "type": "int", "symmetric": true, "strategy": "group", "group_size": 16}}},
                 "ignore": ["lm_head"])",
         [](const StoredInt4& m, Tensors& to, const std::string& name) { m.add_packed(to, name, false); });
+  }
+
+  /// Adds a model in NVFP4 with block scales for 32 weights, which twofour reads and does not write.
+  void add_nvfp4_of_32() {
+    const auto edit = [](Tensors& tensors) {
+      Tensors all;
+      for (const TensorData& t : tensors) {
+        const bool is_linear = t.shape.size() == 2 && t.name.find("_proj.weight") != t.name.npos;
+        if (!is_linear || t.shape[1] % 32 != 0) {
+          all.push_back(t);
+          continue;
+        }
+        const int64_t n = t.shape[0], k = t.shape[1];
+        std::mt19937 random(static_cast<unsigned>(all.size()));
+        std::vector<uint8_t> codes(static_cast<size_t>(n * k / 2)), scales(static_cast<size_t>(n * k / 32));
+        for (uint8_t& code : codes) code = static_cast<uint8_t>(random());
+        for (uint8_t& scale : scales) scale = static_cast<uint8_t>(0x30 + random() % 8);
+        const float global = 0.02f;
+        std::vector<uint8_t> bytes(sizeof(global));
+        std::memcpy(bytes.data(), &global, sizeof(global));
+        all.push_back({t.name, DType::kU8, {n, k / 2}, codes});
+        all.push_back({t.name + "_scale", DType::kF8E4M3, {n, k / 32}, scales});
+        all.push_back({t.name + "_scale_2", DType::kF32, {}, bytes});
+      }
+      tensors = std::move(all);
+    };
+    Json config = files.golden.config;
+    config["quantization_config"] = {{"quant_method", "modelopt"},
+                                     {"quant_algo", "W4A16_NVFP4"},
+                                     {"group_size", 32},
+                                     {"ignore", {"lm_head"}}};
+    write_decoder_checkpoint(files.golden, files.scratch / "nvfp4-of-32", config.dump(), edit);
+    std::filesystem::copy(files.scratch / "model" / "tokenizer.json", files.scratch / "nvfp4-of-32");
+    names.push_back("nvfp4-of-32");
   }
 
   /// A copy of a directory with other tensors in it.
@@ -145,7 +184,7 @@ class Formats {
 
 /// Whether a command takes a source in that format at all.
 inline bool takes(const std::string& command, const std::string& format) {
-  const bool is_nvfp4 = format.starts_with("nvfp4");
+  const bool is_nvfp4 = format.starts_with("nvfp4") && format != "nvfp4-of-32";
   if (command == "quantize") return !is_nvfp4;
   return is_nvfp4 || (command != "prune" && command != "convert --to nvfp4");
 }

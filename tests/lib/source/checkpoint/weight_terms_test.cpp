@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <map>
 
+#include "lib/base/names/block_orders.h"
 #include "lib/source/checkpoint/weight_terms.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/message.h"
@@ -254,6 +255,54 @@ TEST_CASE("a term of no linear counts for what is below the nearest module or bl
         "model.scales", "vision.blocks.0.norm.scale",
         "model.layers.0.mlp.experts.0.down_proj.weight_quantizer._amax", "vision.compressor.weight"})
     CHECK(lost(name).scope == "-");
+}
+
+TEST_CASE(
+    "an order beside the modules of a block counts for the block, if it is not the order that is stored") {
+  const std::string block = "model.layers.3.mlp";
+  const auto found = [&](const TensorData& order) {
+    Tensors tensors;
+    for (int e = 0; e < 3; ++e)
+      add_modelopt(tensors, block + ".experts." + std::to_string(e) + ".down_proj", random_matrix(16, 64, 1));
+    add_bf16(tensors, block + ".gate.weight", {3, 64});
+    add_bf16(tensors, "model.layers.3.input_layernorm.weight", {64});
+    add_bf16(tensors, "model.visual.blocks.0.attn.qkv.weight", {64, 64});
+    tensors.push_back(order);
+    const Scratch scratch;
+    const Checkpoint c = open_checkpoint(scratch, tensors);
+    std::string scopes;
+    for (const WeightTerm& t : find_weight_terms(access_to(c))) {
+      CHECK(c.tensors()[t.tensor].name == order.name);
+      CHECK(std::string(t.rule) == "weight-term");
+      CHECK(t.concerns(block + ".experts.1.down_proj") == (t.scope != "model.visual.blocks.0.attn"));
+      CHECK(!t.concerns("model.layers.30.mlp.experts.1.down_proj"));
+      scopes += t.scope.value_or("-") + " ";
+    }
+    return scopes;
+  };
+  const std::vector<int32_t> turned{2, 0, 1}, kept{0, 1, 2};
+  for (const char* name : {".expert_perm", ".order", ".experts.idx", ".gate.map"}) {
+    CAPTURE(name);
+    const std::string above = std::string(name).starts_with(".experts") ? block + ".experts " : block + " ";
+    CHECK(found(int32s(block + name, {3}, turned)) == above);
+    CHECK(found(int32s(block + name, {3}, kept)).empty());
+    // Sizes, offsets and factors are no orders, unless the name says so.
+    for (const std::vector<int32_t>& numbers : {std::vector{3, 1, 2}, {0, 0, 1}, {-1, 0, 1}, {7, 8, 9}})
+      CHECK(found(int32s(block + name, {3}, numbers)).empty() == !names_order(name + 1));
+  }
+  // Numbers of other types are orders by their names alone.
+  CHECK(found({block + ".expert_perm", DType::kF32, {1}, {0, 0, 0, 0}}) == block + " ");
+  CHECK(found({block + ".hadamard_rotation", DType::kBF16, {2, 2}, {1, 2, 3, 4, 5, 6, 7, 8}}) == block + " ");
+  CHECK(found({block + ".alpha", DType::kF32, {1}, {0, 0, 0, 0}}).empty());
+  // Buffers of towers, counters, masks, and what is below no block.
+  CHECK(found(int32s("model.visual.blocks.0.attn.relative_position_index", {3}, turned)).empty());
+  CHECK(found(int32s("model.visual.blocks.0.attn.window_perm", {3}, turned)) ==
+        "model.visual.blocks.0.attn ");
+  CHECK(found(int32s("model.layers.3.input_layernorm.steps", {3}, turned)).empty());
+  CHECK(found(int32s(block + ".steps", {}, {7})).empty());
+  CHECK(found(int32s(block + ".gate.tid2eid", {3}, turned)).empty());
+  CHECK(found({block + ".mask", DType::kBool, {3}, {1, 0, 1}}).empty());
+  CHECK(found(int32s("d2t", {3}, turned)).empty());
 }
 
 TEST_CASE("many terms of no linear take no longer than their number") {
