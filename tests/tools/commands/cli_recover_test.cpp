@@ -10,7 +10,7 @@
 
 #include "lib/base/io/file.h"
 #include "tests/support/conversion.h"
-#include "tests/support/decoder_files.h"
+#include "tests/support/models/decoder_files.h"
 #include "tests/support/outcome.h"
 #include "tests/support/program.h"
 

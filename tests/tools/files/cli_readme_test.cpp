@@ -9,7 +9,7 @@
 #include "lib/base/io/hash.h"
 #include "lib/recipe/artifact/manifest.h"
 #include "tests/support/conversion.h"
-#include "tests/support/decoder_files.h"
+#include "tests/support/models/decoder_files.h"
 #include "tests/support/faults/planted.h"
 #include "tests/support/message.h"
 #include "tests/support/outcome.h"

@@ -17,7 +17,7 @@
 #include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/run/collect/backward_pass.h"
 #include "tests/support/conversion.h"
-#include "tests/support/decoder_golden.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
 
