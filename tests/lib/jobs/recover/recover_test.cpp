@@ -17,8 +17,8 @@
 #include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/run/collect/backward_pass.h"
 #include "tests/support/conversion.h"
-#include "tests/support/models/decoder_golden.h"
 #include "tests/support/message.h"
+#include "tests/support/models/decoder_golden.h"
 #include "tests/support/scratch.h"
 
 namespace twofour {
