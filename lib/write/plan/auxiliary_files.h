@@ -8,6 +8,7 @@
 #include "lib/base/findings/finding.h"
 #include "lib/base/findings/problems.h"
 #include "lib/base/io/links.h"
+#include "lib/recipe/artifact/recipe.h"
 #include "lib/source/checkpoint/checkpoint.h"
 
 namespace twofour {
