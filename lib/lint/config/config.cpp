@@ -201,7 +201,7 @@ void check_lost_groups(const LintInput& s, const std::vector<CodedModule>& coded
   std::map<std::string, std::pair<size_t, std::string>> lost;  // count and first module of each format
   for (const CodedModule& m : coded) {
     if (m.scale_suffix.empty() || m.format->integers) continue;
-    if (groups.contains({"float", m.format->pairs ? 4 : 8})) continue;
+    if (groups.contains({"float", m.format->sixes ? 6 : m.format->pairs ? 4 : 8})) continue;
     auto& [count, first] = lost.try_emplace(m.is_fp8() ? "FP8" : m.text(), 0, m.name).first->second;
     ++count;
   }

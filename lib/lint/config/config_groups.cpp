@@ -33,7 +33,7 @@ GroupKeys keys_of(const CodedModule& m) {
     if (m.n == 1) keys.strategy += "|channel";
     if (m.n <= kFp8Block && m.k <= kFp8Block) keys.strategy += "|block";
   } else if (m.scales_n == m.n && m.scales_k == 1) {
-    keys.strategy = "channel";
+    keys.strategy = m.k <= kFp8Block ? "channel|block" : "channel";
   } else if (m.scales_n > 0) {
     keys.strategy = "block";
   }

@@ -87,7 +87,11 @@ TEST_CASE("nothing is found in what twofour writes") {
   for (const char* layout : {"v7", "v7-packed", "g8", "nvfp4", "bf16", "fp8", "mxfp8", "mxfp6", "mxfp4"}) {
     CAPTURE(layout);
     const Artifact artifact(recipe_to(layout));
-    CHECK(text_of(lint_quietly(artifact.path, {.jobs = 2})) == "");
+    const LintReport report = lint_quietly(artifact.path, {.jobs = 2});
+    CAPTURE(text_of(report));
+    CHECK(!report.failed());
+    // TensorRT-LLM has no loader for experts of FP8 with a scale a row, which is a note.
+    CHECK(fired(report).size() == (layout == std::string("fp8") ? 1 : 0));
   }
   for (const char* pattern : {"2:4", "4:8-paired"}) {
     CAPTURE(pattern);
@@ -111,7 +115,8 @@ TEST_CASE("the config of an artifact that engines load is held against its tenso
   OneRule blocks = recipe_to("fp8");
   blocks.dialect = "deepseek";
   blocks.granularity = "block";
-  CHECK(rules_with(blocks, "weight_block_size", {64, 64}) == std::set<std::string>{"config-group-size"});
+  blocks.odd_blocks = "write";
+  CHECK(rules_with(blocks, "weight_block_size", {16, 16}) == std::set<std::string>{"config-group-size"});
   CHECK(rules_with(blocks, "weight_block_size", {128, 128}).empty());
   CHECK(rules_with(recipe_to("mxfp8"), "quant_method", "fp8").contains("config-format"));
 }

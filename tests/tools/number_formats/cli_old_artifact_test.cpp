@@ -76,6 +76,14 @@ std::string hash_tensors(const fs::path& directory) {
   return hasher.hex();
 }
 
+/// Exit codes of lint that are others today. 0.2.0 named no expert_dtype, so that SGLang reads FP8 experts as
+/// MXFP4. A list of exclusions may name shared experts where there are none.
+const std::map<std::string, int> kLintToday = {{"0.2.0/fp8-deepseek-v4", 1},
+                                               {"0.2.0/fp8-deepseek-v4-e8m0", 1},
+                                               {"0.2.0/quantize-deepseek-v4", 0},
+                                               {"0.2.0/quantize-deepseek-v4-cast", 0},
+                                               {"0.2.0/recipe-deepseek-v4", 0}};
+
 /// One thread: teams of threads would take most of the time that tiny artifacts need.
 Outcome check_exit(int expected, std::vector<std::string> words) {
   words.insert(words.end(), {"-j", "1"});
@@ -113,7 +121,9 @@ TEST_CASE("old artifacts are read, proven and converted as they were") {
       if (word == kCopy) fs::copy(kFolder + o.artifact, scratch / kCopy, fs::copy_options::recursive);
       words.push_back(placed(word, scratch / ""));
     }
-    check_exit(o.code, words);
+    const auto today = words[0] == "lint" ? kLintToday.find(o.artifact) : kLintToday.end();
+    if (today != kLintToday.end()) CHECK(today->second != o.code);
+    check_exit(today != kLintToday.end() ? today->second : o.code, words);
     if (o.tensors.empty()) continue;
     const fs::path out = scratch / kOut;
     CAPTURE(o.artifact);

@@ -13,6 +13,7 @@
 #include "lib/source/checkpoint/linears.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/models/decoder_files.h"
 #include "tests/support/models/decoder_golden.h"
 #include "tests/support/models/letter_tokenizer.h"
 #include "tests/support/outcome.h"
@@ -263,6 +264,12 @@ TEST_CASE("every document of --json is as tools/JSON.md describes it") {
   again.push_back("--resume");
   hold("convert", again);
   hold("validate", {"validate", in("compressed"), "--source", in("model")});
+  const DecoderFiles recovered("llama");
+  recovered.write_calibration("tokens.safetensors");
+  const std::string model = recovered.path("model"), out = recovered.path("out");
+  hold("convert", {"compress", model, out, "--tokens", recovered.path("tokens.safetensors"), "--to", "nvfp4",
+                   "--pattern", "2:4", "--recover", "4"});
+  hold("validate", {"validate", out, "--source", model});
   hold("completion", {"completion", "bash"});
   hold("man", {"man", scratch.path.string()});
   hold("help", {"help", "convert"});

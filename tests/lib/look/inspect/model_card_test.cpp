@@ -123,7 +123,7 @@ TEST_CASE("a card says how transformers and vLLM load a layout, by modules that 
   const Artifact artifact;
   const std::string card = model_card(artifact.path, {});
   CHECK(contains(card, "import twofour.integrations.transformers\n"));
-  CHECK(contains(card, "vLLM finds that where twofour is installed"));
+  CHECK(contains(card, "vLLM finds the module where it is installed"));
   for (const char* module : {"transformers.py", "vllm.py"})
     CHECK(fs::exists(fs::path(TWOFOUR_SOURCE_DIR) / "tools/python/twofour/integrations" / module));
   OneRule back;
