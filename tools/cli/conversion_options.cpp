@@ -23,13 +23,6 @@
 
 namespace twofour {
 
-std::string speed_text(Device device, double seconds, uint64_t read, uint64_t written, bool verified) {
-  return fmt::format("{}, {:.2f} s: {:.2f} GB/s read, {:.2f} GB/s written, {}\n", device_text(device),
-                     seconds, static_cast<double>(read) / 1e9 / seconds,
-                     static_cast<double>(written) / 1e9 / seconds,
-                     verified ? "read back and verified" : "not verified");
-}
-
 std::string weights_text(const ConvertResult& r, bool verbose) {
   std::string text = encoded_text(r.modules, verbose);
   std::optional<Quality> all;

@@ -63,9 +63,6 @@ Recipe make_recipe(const RecipeOptions& recipe, const ConversionOptions& options
 /// the recipe names none.
 std::unique_ptr<const ReferenceCheckpoint> keep_global_scales(Recipe& recipe);
 
-/// The device and speed of a run, as a line with a line end: "cpu, 0.21 s: 0.50 GB/s read, ...".
-std::string speed_text(Device device, double seconds, uint64_t read, uint64_t written, bool verified);
-
 /// A text about the change of the weights by a run, as complete lines.
 std::string weights_text(const ConvertResult& result, bool verbose);
 Json result_to_json(const Plan& plan, const ConvertResult& result, Device device);

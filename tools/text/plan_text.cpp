@@ -294,4 +294,11 @@ BudgetChoice take_budget(const ConversionOptions& o, const RecipeOptions& option
   return choice;
 }
 
+std::string speed_text(Device device, double seconds, uint64_t read, uint64_t written, bool verified) {
+  return fmt::format("{}, {:.2f} s: {:.2f} GB/s read, {:.2f} GB/s written, {}\n", device_text(device),
+                     seconds, static_cast<double>(read) / 1e9 / seconds,
+                     static_cast<double>(written) / 1e9 / seconds,
+                     verified ? "read back and verified" : "not verified");
+}
+
 }  // namespace twofour

@@ -6,6 +6,8 @@ namespace twofour {
 
 /// The JSON document that describes a plan, for --dry-run.
 Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs, Device device);
+/// The device and speed of a run, as a line with a line end: "cpu, 0.21 s: 0.50 GB/s read, ...".
+std::string speed_text(Device device, double seconds, uint64_t read, uint64_t written, bool verified);
 /// Prints the output of --dry-run. It begins with the answer: sizes, memory, and the free space for them.
 void print_planned(const std::string& destination, const Checkpoint& source, const Plan& plan, Device device,
                    const Common& common);

@@ -9,12 +9,12 @@ OPTIONS = {"against", "all-layers", "all-rows", "also", "arithmetic", "at", "bas
     "dialect", "donor", "draft-experts", "dry-run", "exact", "exclude", "experts", "explain", "fail-on", "fisher",
     "fold", "follow-links", "for", "force", "granularity", "guided", "headers-only", "held-out", "html", "ignore",
     "include", "input-scale", "io", "jobs", "keep-global-scale", "keep-stats", "layers", "limit", "mask", "max-loss",
-    "max-shard-size", "max-tokens", "menu", "method", "modules", "no-verify", "odd-blocks", "one-input-scale-a-layer",
-    "only", "output", "pattern", "plan", "profile", "prompt", "quantized-by", "recipe", "recover", "resume", "rule",
-    "rules", "scale-dtype", "scale-search", "seed", "select", "sequential", "shape", "shrink", "size", "small",
-    "source", "stats", "strict-stats", "stride", "sweeps", "take", "task", "tasks", "tensor", "text", "to",
-    "token-weights", "tokens", "tolerance", "values", "vocab", "without-config", "write-baseline", "zero-block",
-    "zero-points"}  # fmt: skip
+    "max-shard-size", "max-tokens", "menu", "method", "modules", "no-readme", "no-verify", "odd-blocks",
+    "one-input-scale-a-layer", "only", "output", "pattern", "plan", "profile", "prompt", "quantized-by", "recipe",
+    "recover", "resume", "rule", "rules", "scale-dtype", "scale-search", "seed", "select", "sequential", "shape",
+    "shrink", "size", "small", "source", "stats", "strict-stats", "stride", "sweeps", "take", "task", "tasks",
+    "tensor", "text", "to", "token-weights", "tokens", "tolerance", "values", "vocab", "without-config",
+    "write-baseline", "zero-block", "zero-points"}  # fmt: skip
 VALUES = {"against", "also", "arithmetic", "at", "base-model", "baseline", "bits", "block", "block-scale", "budget",
     "budget-stats", "by", "cache", "cache-size", "config", "context", "device", "dialect", "donor", "draft-experts",
     "exact", "exclude", "experts", "explain", "fail-on", "fold", "for", "granularity", "held-out", "html", "ignore",
