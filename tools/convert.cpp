@@ -13,6 +13,7 @@
 #include "tools/cli/recipe_options.h"
 #include "tools/cli/source_options.h"
 #include "tools/cli/task_number.h"
+#include "tools/text/plan_text.h"
 
 namespace twofour {
 namespace {
