@@ -5,7 +5,7 @@
 
 A block of code that has lines "$ COMMAND" is run, line by line, in one folder for each document. What follows a
 command is its output: numbers with a unit of time or speed may differ, and a line "..." stands for any lines.
-">>>" lines are Python's. A comment before a block, "<!-- needs: WORD -->", names what a plain machine lacks:
+">>>" lines are Python's. A comment "<!-- first: COMMAND -->" before a block is run unseen. A comment before a block, "<!-- needs: WORD -->", names what a plain machine lacks:
 such blocks run if --with WORD is given, and are listed as not run otherwise. What is in DIR is there for the
 commands. Exit code 1 if anything differs.
 """
@@ -25,11 +25,11 @@ VARYING = re.compile(r"\b\d+(?:\.\d+)?(?= (?:GB/s|MB/s|s|ms|min)\b)")
 
 def blocks(text):
   """Blocks of code with commands: line number, what they need, their lines."""
-  needs, inside, start = "", None, 0
+  needs, before, inside, start = "", [], None, 0
   for number, line in enumerate(text.splitlines(), 1):
     if line.startswith("```"):
       if inside is None:
-        inside, start = [], number
+        inside, start, before = before, number, []
       else:
         if any(l.startswith("$ ") for l in inside):
           yield start, needs, inside
@@ -38,6 +38,8 @@ def blocks(text):
       inside.append(line)
     elif found := re.fullmatch(r"<!-- needs: (\S+) -->", line):
       needs = found[1]
+    elif found := re.fullmatch(r"<!-- first: (.+) -->", line):
+      before += [f"$ {found[1]}"]
     elif line.strip():
       needs = ""
 
