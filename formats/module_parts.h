@@ -59,8 +59,8 @@ struct PartName {
 /// on the list.
 std::optional<PartName> parse_part_name(std::string_view tensor);
 
-/// Says of a tensor of two or three scales of a fused linear, such as qkv_proj, that it has one for each
-/// matrix. Empty for other tensors.
+/// A text for messages: the tensor has a scale for each matrix of a fused linear, such as qkv_proj. Empty for
+/// other tensors.
 std::string text_of_fused_scales(const TensorInfo& scales);
 
 }  // namespace twofour

@@ -14,7 +14,7 @@
 
 namespace twofour {
 
-/// A byte for each byte.
+/// A table whose entry b replaces byte b.
 using ByteTable = std::array<uint8_t, 256>;
 
 /// A tensor of an edited checkpoint. Its bytes come from one file: all of a stored tensor, or some of its

@@ -54,7 +54,7 @@ std::string_view home_of(std::string_view block) {
                                  : block;
 }
 
-/// Last parts of names of router tensors that are not divided by experts, such as gemma-4's scale of the
+/// The last parts of names of router tensors that all experts share. An example is gemma-4's scale of the
 /// hidden state.
 constexpr std::string_view kUndividedParts[] = {"scale", "root_size", "input_scale", "input_global_scale"};
 

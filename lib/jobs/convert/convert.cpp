@@ -27,7 +27,7 @@
 #include "lib/write/output/file_batch.h"
 #include "lib/write/output/manifest_writer.h"
 #include "lib/write/output/output_directory.h"
-#include "lib/write/plan/artifact_texts.h"
+#include "lib/write/plan/config_texts.h"
 
 namespace twofour {
 namespace {

@@ -14,7 +14,7 @@
 #include "lib/prove/validate/checks.h"
 #include "lib/prove/validate/validate.h"
 #include "lib/recipe/artifact/manifest.h"
-#include "lib/write/plan/artifact_texts.h"
+#include "lib/write/plan/config_texts.h"
 
 namespace twofour {
 namespace {

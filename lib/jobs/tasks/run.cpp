@@ -13,7 +13,7 @@
 #include "lib/jobs/tasks/task_directory.h"
 #include "lib/write/output/output_directory.h"
 #include "lib/write/output/shard_record.h"
-#include "lib/write/plan/artifact_texts.h"
+#include "lib/write/plan/config_texts.h"
 
 namespace twofour {
 namespace {

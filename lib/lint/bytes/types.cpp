@@ -17,7 +17,7 @@ bool has_ending(std::string_view name, std::initializer_list<std::string_view> e
   return std::any_of(ends.begin(), ends.end(), [&](std::string_view e) { return name.ends_with(e); });
 }
 
-/// Returns the types that a tensor of this kind may have. Empty: its type is one of them, or its kind is
+/// Returns the types that a tensor of this kind may have. Empty if its type is allowed or its kind is
 /// unknown.
 std::string_view expected_types(const LintInput& s, const TensorInfo& t) {
   const std::string_view name = t.name;

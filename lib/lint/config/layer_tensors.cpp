@@ -52,7 +52,8 @@ class Parts {
     for (const CodedModule& m : coded) coded_.emplace(m.tensor, std::pair(m.n, m.k));
   }
 
-  /// Returns the part that `rest` names, with its name. nullopt: the tensor only accompanies a module.
+  /// Returns the part that `rest` names, with its name. Returns nullopt if the tensor only accompanies a
+  /// module.
   std::optional<std::pair<std::string, LayerPart>> part(size_t tensor, std::string_view rest) const {
     const TensorInfo& t = s_.tensors[tensor];
     const std::string_view leaf = leaf_of(rest);

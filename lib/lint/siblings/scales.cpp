@@ -147,8 +147,7 @@ class SiblingScales {
     }
   }
 
-  /// Reports a layer's scales that are in all other layers, too. Each projection has one scale then, though
-  /// projections differ.
+  /// Reports input scales that all layers repeat. Each projection then has one scale in all layers.
   void check_copied_inputs() {
     struct Kind {
       std::set<int64_t> layers;

@@ -13,7 +13,7 @@
 #include "formats/json.h"
 #include "lib/base/io/file.h"
 #include "lib/base/io/file_states.h"
-#include "lib/look/inspect/artifact_text.h"
+#include "lib/look/inspect/readme_text.h"
 #include "lib/recipe/artifact/layout_names.h"
 #include "lib/recipe/artifact/manifest.h"
 #include "lib/recipe/artifact/yaml.h"

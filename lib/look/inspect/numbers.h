@@ -12,7 +12,7 @@
 
 namespace twofour {
 
-/// Weights under a name. The name is of a module or of one of its matrices.
+/// The weights of a named module, or of one of its matrices.
 struct NamedWeights {
   std::string name, format;              ///< "NVFP4", "FP8", "BF16", ...
   std::vector<int64_t> shape;            ///< [E, N, K] for a stack, otherwise [N, K]

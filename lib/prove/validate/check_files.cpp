@@ -13,7 +13,7 @@
 #include "lib/source/checkpoint/quantization_config.h"
 #include "lib/source/dialects/loader_lookup.h"
 #include "lib/write/output/manifest_writer.h"
-#include "lib/write/plan/artifact_texts.h"
+#include "lib/write/plan/config_texts.h"
 
 namespace twofour {
 

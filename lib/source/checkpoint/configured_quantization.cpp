@@ -126,7 +126,7 @@ ConfiguredQuantization::ConfiguredQuantization(const Json& config, std::string a
       ignored_(ignored_of(*words, place)),
       targets_(*words) {
   method = method_of(quantization_method(config));
-  // If the object below "quantization" has no method, this is the only fault. It is read as ModelOpt's.
+  // An object below "quantization" without a method is read as ModelOpt's.
   if (method == QuantMethod::kNone && (is_nested || !algorithm.empty())) method = QuantMethod::kModelOpt;
 }
 

@@ -255,7 +255,7 @@ Checkpoint Checkpoint::open_loosely(const fs::path& path, Io io, LooseFiles& fou
   const auto is_named = [&](const std::string& name) {
     return !index || std::binary_search(index->second.files.begin(), index->second.files.end(), name);
   };
-  // Mistral's own save lies beside the other one.
+  // Mistral's own save (consolidated*) may be beside the usual files.
   std::erase_if(names,
                 [&](const std::string& name) { return name.starts_with("consolidated") && !is_named(name); });
   if (names.empty())

@@ -11,7 +11,7 @@
 #include "lib/write/methods/method_list.h"
 #include "lib/write/methods/nvfp4_modules.h"
 #include "lib/write/methods/stacked_experts.h"
-#include "lib/write/plan/artifact_texts.h"
+#include "lib/write/plan/config_texts.h"
 
 namespace twofour {
 

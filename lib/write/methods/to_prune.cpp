@@ -12,7 +12,7 @@
 #include "lib/write/methods/method_list.h"
 #include "lib/write/methods/nvfp4_modules.h"
 #include "lib/write/methods/quantize_groups.h"
-#include "lib/write/plan/artifact_texts.h"
+#include "lib/write/plan/config_texts.h"
 
 namespace twofour {
 

@@ -5,9 +5,9 @@
 #include "formats/error.h"
 #include "formats/json.h"
 #include "lib/base/findings/version.h"
-#include "lib/look/inspect/artifact_text.h"
+#include "lib/look/inspect/readme_text.h"
 #include "lib/recipe/artifact/layout_names.h"
-#include "lib/write/plan/artifact_texts.h"
+#include "lib/write/plan/config_texts.h"
 
 namespace twofour {
 namespace {

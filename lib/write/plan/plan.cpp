@@ -15,8 +15,8 @@
 #include "lib/source/checkpoint/quantization_config.h"
 #include "lib/source/checkpoint/weight_terms.h"
 #include "lib/source/dialects/output_dialect.h"
-#include "lib/write/plan/artifact_texts.h"
 #include "lib/write/plan/auxiliary_files.h"
+#include "lib/write/plan/config_texts.h"
 #include "lib/write/plan/method.h"
 #include "lib/write/plan/tensor_rewrite.h"
 

@@ -11,7 +11,7 @@
 #include "lib/source/checkpoint/model_config.h"
 #include "lib/source/checkpoint/quantization_config.h"
 #include "lib/source/dialects/loader_lookup.h"
-#include "lib/write/plan/artifact_texts.h"
+#include "lib/write/plan/config_texts.h"
 
 namespace twofour {
 

@@ -1,4 +1,4 @@
-#include "lib/write/plan/artifact_texts.h"
+#include "lib/write/plan/config_texts.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "lib/look/inspect/artifact_text.h"
+#include "lib/look/inspect/readme_text.h"
 
 #include <fmt/format.h>
 
