@@ -195,7 +195,7 @@ int show_plan(const CompressArguments& o, const Checkpoint& source, const Plan& 
     print_json(json);
     return kDone;
   }
-  if (choice) print_stdout("{}\n{}", size_summary(*choice), size_curve_text(*choice));
+  if (choice) print_stdout("{}\n{}", size_summary(*choice), Lines{size_curve_text(*choice)});
   if (needs) {
     print_stdout(
         "would collect {} of {} tokens first, {} of statistics, with {} in {} meanwhile and at most {} of "

@@ -296,7 +296,7 @@ void print_result(const Common& common, const DiffResult& r, uint64_t failed) {
   if (keys > 0) text += fmt::format(", {} of configs", counted(static_cast<uint64_t>(keys), "key"));
   if (r.renamed > 0) text += fmt::format("; {} under other names", r.renamed);
   print_stdout("{}{}\n", text, failed > 0 ? fmt::format("; {} fail{}", failed, failed == 1 ? "s" : "") : "");
-  if (failed > 0) print_stdout("{}", rounding_hint(r));
+  if (failed > 0) print_stdout("{}", Lines{rounding_hint(r)});
 }
 
 int run_diff(const DiffArguments& o, const Common& common) {

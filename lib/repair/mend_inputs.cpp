@@ -21,6 +21,11 @@ namespace {
 
 constexpr float kNvfp4Inputs = 2688, kE4m3Inputs = 448;
 
+/// Scales of one input that differ by more are not all right, and which one is wrong is not known.
+constexpr float kMostToShare = 10;
+/// A scale that is so many times the median of its projection's is no neighbour to take from.
+constexpr float kFarFromMedian = 1024;
+
 /// A linear, or an expert of a stack, with the scale of its inputs.
 struct Member {
   std::string module, kind = {};
@@ -29,6 +34,7 @@ struct Member {
   size_t place = 0;               ///< among the numbers of the tensor
   bool divides = false, is_fp8 = false;
   float stored = 0, multiplier = 0;  ///< the multiplier is 0 without a valid scale
+  bool is_far = false;               ///< valid, but far above the others of its projection
 
   bool is_valid() const { return multiplier > 0; }
 };
@@ -94,6 +100,7 @@ class InputScales {
     const bool none =
         std::none_of(members_.begin(), members_.end(), [](const Member& m) { return m.is_valid(); });
     if (none && r_.settings.input_scale == "neighbours") return drop_invalid();
+    find_far();
     choose();
     share();
     return write();
@@ -153,6 +160,19 @@ class InputScales {
                        [](const Member& m) { return !m.is_fp8 && m.is_valid(); });
   }
 
+  void find_far() {
+    constexpr size_t kFew = 3;
+    std::map<std::pair<std::string, bool>, std::vector<Member*>> projections;
+    for (Member& m : members_)
+      if (m.is_valid()) projections[{projection_of(m), m.is_fp8}].push_back(&m);
+    for (auto& [name, all] : projections) {
+      if (all.size() < kFew) continue;
+      std::ranges::sort(all, {}, &Member::multiplier);
+      const float median = all[(all.size() - 1) / 2]->multiplier;
+      for (Member* m : all) m->is_far = m->multiplier / median > kFarFromMedian;
+    }
+  }
+
   void choose() {
     // The largest scales by fused group, by projection of a layer, and by layer for each kind of projection.
     std::map<std::string, const Member*> fused, projection;
@@ -162,7 +182,7 @@ class InputScales {
     };
     const auto format = [](const Member& m) { return std::string(m.is_fp8 ? "FP8 " : "NVFP4 "); };
     for (const Member& m : members_) {
-      if (!m.is_valid()) continue;
+      if (!m.is_valid() || m.is_far) continue;
       raise(fused[format(m) + fused_name(m)], m);
       raise(projection[format(m) + projection_of(m)], m);
       raise(layers[format(m) + kind_over_layers(m)][layer_of(m)], m);
@@ -244,6 +264,12 @@ class InputScales {
       const bool is_new = changes_.contains(i);
       // Calibrated scales of q, k and v stay, because engines take the largest of the three.
       if (!is_new && (!is_gate_or_up(members_[i]) || !r_.wants("unequal-input-scales"))) continue;
+      if (all.first / value(i).first > kMostToShare) {
+        if (!is_new)
+          r_.leave("unequal-input-scales", members_[i].module,
+                   "the scales of one input are too far apart to know which is right");
+        continue;
+      }
       if (!is_new) changes_[i].rule = "unequal-input-scales";
       changes_[i].multiplier = all.first;
       changes_[i].stored = all.second;

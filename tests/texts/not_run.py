@@ -41,7 +41,7 @@ NOT_RUN = (
     NotRun("README.md", "twofour compress MODEL OUT --text FILE --size 90GB --for vllm", WORDS),
     NotRun("README.md", "twofour eval OUT --text OTHER --against MODEL", WORDS),
     NotRun("README.md", "twofour quantize MODEL OUT", WORDS),
-    NotRun("README.md", "twofour lint PATH --profile serve --baseline known.json --sarif FILE", WORDS),
+    NotRun("README.md", "twofour lint PATH --profile serve --baseline known.json --sarif > FILE", WORDS),
     NotRun("README.md", "vllm serve OUT", SERVES),
     NotRun("examples/tutorial.md", "twofour lint --explain config-disagrees", "a test of lint runs --explain with every rule"),
     NotRun("examples/tutorial.md", "twofour lint hf://org/name --headers-only", "needs the Hub; a test runs it against a server"),

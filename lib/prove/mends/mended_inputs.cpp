@@ -24,8 +24,9 @@ struct InputScaleOf {
   float stored = 0, multiplier = 0;  ///< the multiplier is 0 without a usable scale
   std::string fused = {}, projection = {}, kind = {};
   int64_t layer = 0;
-  bool shares = false;    ///< gate or up
-  std::string rule = {};  ///< set where the scale changes
+  bool shares = false;      ///< gate or up
+  std::string rule = {};    ///< set where the scale changes
+  bool is_outlier = false;  ///< of more than 1024 times the lower median of its projection
   bool is_valid() const { return multiplier > 0; }
 };
 
@@ -48,11 +49,13 @@ class DerivedInputScales {
     return names;
   }
   std::vector<MendedTensor> derive() {
+    mark_outliers();
     const std::vector<InputScaleOf> before = all_;
     for (const InputScaleOf& s : before) {
       (s.is_stored ? with_ : without_)[s.kind] += 1;
       if (!s.is_valid()) continue;
       any_nvfp4_ = any_nvfp4_ || !s.is_fp8;
+      if (s.is_outlier) continue;
       valid_[s.fused].push_back(&s);
       valid_["in " + s.projection].push_back(&s);
       valid_["over " + name_kind(s.projection)].push_back(&s);
@@ -66,6 +69,19 @@ class DerivedInputScales {
   }
 
  private:
+  void mark_outliers() {
+    std::map<std::string, std::vector<float>> usable;
+    for (const InputScaleOf& s : all_)
+      if (s.is_valid()) usable[s.projection].push_back(s.multiplier);
+    for (auto& [projection, scales] : usable)
+      std::nth_element(scales.begin(), scales.begin() + static_cast<ptrdiff_t>((scales.size() - 1) / 2),
+                       scales.end());
+    for (InputScaleOf& s : all_) {
+      if (!s.is_valid()) continue;
+      const std::vector<float>& scales = usable[s.projection];
+      s.is_outlier = scales.size() > 2 && s.multiplier > 1024 * scales[(scales.size() - 1) / 2];
+    }
+  }
   static Json words_of(const MendedState& state) {
     if (const auto entry = quantization_entry(state.config)) return entry->value;
     const Json& nested = member(state.hf_quant, "quantization");
@@ -214,6 +230,7 @@ class DerivedInputScales {
       InputScaleOf& s = all_[i];
       if (!s.is_valid() || s.multiplier == shared[i].first || s.is_fp8) continue;
       if (s.rule.empty() && (!s.shares || !state_.wants("unequal-input-scales"))) continue;
+      if (shared[i].first > 10 * s.multiplier) continue;
       if (s.rule.empty()) s.rule = "unequal-input-scales";
       s.multiplier = shared[i].first;
       s.stored = shared[i].second;

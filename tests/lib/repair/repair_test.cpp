@@ -369,6 +369,31 @@ TEST_CASE("without any input scale the config becomes one of weights alone") {
   CHECK(given.mends[0].tensors.begin()->second == "40000000");  // a divisor
 }
 
+TEST_CASE("an input scale that is far from those of the same input is no neighbour, and stays") {
+  const Scratch scratch;
+  Save save = base_checkpoint(Base::kMoe);
+  const std::string experts = "model.layers.1.mlp.experts.", odd = experts + "3.up_proj.input_scale";
+  const float wrong = 4096 * floats(save.at(odd))[0];
+  float largest = 0;
+  for (const std::string& name : names_like(save, "_proj.input_scale"))
+    largest = std::max(largest, floats(save.at(name))[0]);
+  set_float(save, odd, wrong);
+  for (const char* name : {"0.gate_proj.input_scale", "0.up_proj.input_scale"}) save.erase(experts + name);
+  write_planted(save, scratch / "broken");
+  const Repaired repaired = repair(scratch / "broken", scratch / "out", {});
+  REQUIRE(repaired.mends.size() == 1);
+  CHECK(repaired.mends[0].mend == "input-scales");
+  REQUIRE(repaired.unmended.size() == 1);
+  CHECK(repaired.unmended[0].message.find("too far apart") != std::string::npos);
+  Save out = load_save(scratch / "out");
+  CHECK(floats(out.at(odd))[0] == wrong);
+  CHECK(unlike_tensors(scratch / "broken", scratch / "out") ==
+        "+" + experts + "0.gate_proj.input_scale\n+" + experts + "0.up_proj.input_scale\n");
+  for (const char* name : {"0.gate_proj.input_scale", "0.up_proj.input_scale"})
+    CHECK(floats(out.at(experts + name))[0] <= largest);
+  CHECK(proof_text(scratch / "out", scratch / "broken", {}) == "");
+}
+
 TEST_CASE("what cannot be told is refused by name") {
   const Scratch scratch;
   Save save = base_checkpoint(Base::kMoe);
