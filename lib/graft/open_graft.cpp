@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <string_view>
 
@@ -112,26 +111,6 @@ void write_keys(const Checkpoint& base, const Checkpoint& donor, const std::vect
   edited.hf_quant = words.hf_quant_config();
 }
 
-/// Throws Error if a module of the base goes because tensors of it come, but its weights do not come.
-void refuse_parts(const std::vector<Linear>& of_base, const std::vector<bool>& goes, const Checkpoint& donor,
-                  const std::vector<Linear>& of_donor, const std::vector<bool>& comes) {
-  std::set<std::string> whole;
-  for (const Linear& m : of_donor) {
-    if (comes[m.weight]) whole.insert(m.name);
-  }
-  std::map<std::string, std::string> parts;  // by module
-  for (size_t i = 0; i < comes.size(); ++i) {
-    if (comes[i]) parts.emplace(module_of(donor.tensors()[i].name), donor.tensors()[i].name);
-  }
-  for (const Linear& m : of_base) {
-    const auto part = parts.find(m.name);
-    if (!goes[m.weight] || part == parts.end() || whole.contains(m.name)) continue;
-    throw Error(
-        fmt::format("{}: {}: expected to take whole modules, found {} without the weights of its module",
-                    donor.path().string(), options::kTake.text(), part->second));
-  }
-}
-
 }  // namespace
 
 Checkpoint open_graft(const fs::path& source, const fs::path& donor_path, const Edit& edit, Io io) {
@@ -156,7 +135,6 @@ Checkpoint open_graft(const fs::path& source, const fs::path& donor_path, const 
   }
   Problems ignored;  // problems of modules that the edit leaves unchanged
   const auto of_base = find_weight_modules(base, ignored), of_donor = find_weight_modules(donor, ignored);
-  refuse_parts(of_base, goes, donor, of_donor, comes);
   refuse_unlike_shapes(base, of_base, goes, donor, of_donor, comes);
 
   Edited edited;

@@ -285,21 +285,6 @@ TEST_CASE("matrices of a latent space and norms of hyper-connections fit a base 
                  "hidden_size 32"));
 }
 
-TEST_CASE("parts of modules are not taken, because the base would lose the weights beside them") {
-  const Scratch scratch;
-  for (const char* name : {"base", "donor"})
-    write_checkpoint(scratch / name, {language_model(2, 4, 1, "modelopt")},
-                     config_text("mtp.layers", 0, kModelOpt));
-  for (const char* part : {"*weight_scale_2", "*.weight_scale"}) {
-    CAPTURE(std::string(part));
-    CHECK(contains(message_of([&] { open_edited(scratch / "base", scratch / "donor", graft_of({part})); }),
-                   "expected to take whole modules, found "));
-  }
-  CHECK(message_of([&] {
-          open_edited(scratch / "base", scratch / "donor", graft_of({"*up_proj*", "*gate_proj*"}));
-        }) == "");
-}
-
 TEST_CASE("the files of a graft say what was taken from which files") {
   const Scratch scratch;
   const Tensors draft = draft_of("mtp.layers", "");
