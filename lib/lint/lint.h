@@ -16,7 +16,7 @@ struct LintOptions {
   const LintBaseline* baseline = nullptr;  ///< known findings; nullptr: there are none
   /// Another checkpoint of the same model, to compare with; empty: there is none.
   std::filesystem::path against{};
-  /// Weights that were counted while the checkpoint was written; nullptr: there are none.
+  /// Weights that were counted while the checkpoint was written; nullptr without them.
   const WrittenWeights* written = nullptr;
   bool figures = false;  ///< the report's figures are computed, too, which reads the weights a second time
 };

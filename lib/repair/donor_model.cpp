@@ -16,7 +16,7 @@ bool is_constant(const std::vector<uint8_t>& bytes) {
 
 /// Compares the first numbers of tensors that both have as the same floats: norms, embeddings, routers.
 /// Returns what is wrong if all of them differ. A fault, or a scale that was merged into norms, leaves some
-/// equal; training changes all. Few tensors tell nothing.
+/// equal; training changes all. Few tensors are no evidence.
 std::string unlike_numbers(Repair& r) {
   constexpr size_t kFew = 4;
   constexpr uint64_t kFirst = 4096;

@@ -15,7 +15,7 @@
 namespace twofour {
 namespace {
 
-/// True if linears, or stacks of linears, are stored below a block. Pieces of an embedding are none.
+/// True if linears, or stacks of linears, are stored below a block. Pieces of an embedding do not count.
 bool has_linears(std::span<const TensorInfo> tensors, const std::string& block) {
   const std::string below = block.empty() ? "" : block + ".";
   return std::ranges::any_of(tensors_below(tensors, below).tensors, [&](const TensorInfo& t) {
