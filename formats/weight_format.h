@@ -51,7 +51,7 @@ TWOFOUR_HD constexpr float e2m3_to_float(unsigned code) {
 }
 
 /// A number format of weights. The constants below are the formats, and each member is a property of a
-/// format. lib/source/checkpoint/linear_reader.cpp decodes the bytes.
+/// format. lib/source/linears/linear_reader.cpp decodes the bytes.
 struct WeightFormatRow {
   const char* name;           ///< for messages
   const char* key;            ///< in twofour.json

@@ -6,7 +6,7 @@
 
 #include "lib/base/findings/problems.h"
 #include "lib/graft/open_edited.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 #include "lib/source/dialects/loader_lookup.h"
 
 namespace twofour {

@@ -12,9 +12,9 @@
 #include "lib/base/findings/problems.h"
 #include "lib/base/names/natural.h"
 #include "lib/repair/repair.h"
-#include "lib/source/checkpoint/configured_quantization.h"
-#include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/configured_quantization.h"
+#include "lib/source/config/quantization_config.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {

@@ -9,7 +9,7 @@
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
 #include "lib/base/io/hash.h"
-#include "lib/source/checkpoint/tensor_values.h"
+#include "lib/source/linears/tensor_values.h"
 
 namespace twofour {
 namespace {

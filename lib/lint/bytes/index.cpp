@@ -9,7 +9,7 @@
 
 #include "formats/error.h"
 #include "lib/lint/bytes/downloads.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {

@@ -18,9 +18,9 @@
 #include "lib/base/threads/parallel.h"
 #include "lib/lint/bytes/downloads.h"
 #include "lib/lint/bytes/index.h"
-#include "lib/source/checkpoint/config_terms.h"
-#include "lib/source/checkpoint/configured_quantization.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/config_terms.h"
+#include "lib/source/config/configured_quantization.h"
+#include "lib/source/config/quantization_config.h"
 
 namespace twofour {
 namespace {

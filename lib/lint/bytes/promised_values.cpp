@@ -8,7 +8,7 @@
 #include "formats/json/access.h"
 #include "lib/base/findings/and_more.h"
 #include "lib/lint/bytes/checks.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 
 namespace twofour {
 namespace {

@@ -8,9 +8,9 @@
 #include "lib/base/findings/and_more.h"
 #include "lib/base/names/config_pattern.h"
 #include "lib/lint/config/checks.h"
-#include "lib/source/checkpoint/configured_quantization.h"
-#include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/configured_quantization.h"
+#include "lib/source/config/quantization_config.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {

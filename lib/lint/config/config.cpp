@@ -17,8 +17,8 @@
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/promises.h"
 #include "lib/lint/settings/checks.h"
-#include "lib/source/checkpoint/model_config.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/model_config.h"
+#include "lib/source/config/quantization_config.h"
 
 namespace twofour {
 namespace {

@@ -9,7 +9,7 @@
 #include "lib/base/names/config_pattern.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/promises.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 // Checks of settings that change the meaning of codes, where only the config or only the tensors have them.
 // Also checks for weights in floats if a method without lists promises codes.

@@ -6,7 +6,7 @@
 #include "lib/base/names/lookup_parts.h"
 #include "lib/base/names/quantization_methods.h"
 #include "lib/lint/config/promises.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 #include "lib/source/dialects/loader_lookup.h"
 
 namespace twofour {

@@ -7,7 +7,7 @@
 
 #include "formats/naming.h"
 #include "lib/lint/bytes/checks.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {

@@ -9,7 +9,7 @@
 #include "formats/module_names.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/layer_tensors.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 // Layers of one kind have the same parts. A part that one layer lacks and the others have is lost, whatever
 // the family.

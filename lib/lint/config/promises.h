@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lib/lint/config/coded_modules.h"
-#include "lib/source/checkpoint/configured_quantization.h"
+#include "lib/source/config/configured_quantization.h"
 #include "lib/source/dialects/configured_scheme.h"
 
 namespace twofour {

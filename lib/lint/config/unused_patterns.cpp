@@ -8,7 +8,7 @@
 #include "lib/base/names/config_pattern.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/promises.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lib/lint/rules/rules.h"
-#include "lib/source/checkpoint/matrices.h"
+#include "lib/source/linears/matrices.h"
 
 namespace twofour {
 

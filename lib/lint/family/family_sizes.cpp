@@ -8,8 +8,8 @@
 #include "lib/base/findings/and_more.h"
 #include "lib/lint/family/family_checks.h"
 #include "lib/lint/family/size_votes.h"
-#include "lib/source/checkpoint/expert_stacks.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
+#include "lib/source/linears/expert_stacks.h"
 
 namespace twofour {
 namespace {

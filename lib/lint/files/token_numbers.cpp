@@ -7,7 +7,7 @@
 
 #include "formats/json/access.h"
 #include "lib/lint/files/checks.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 // The numbers of tokens that configs state, against the tokens of the tokenizer: those that begin and end
 // texts, and those that stand for images and sounds.

@@ -11,7 +11,7 @@
 #include "lib/lint/bytes/checks.h"
 #include "lib/lint/siblings/checks.h"
 #include "lib/lint/siblings/untrained.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {

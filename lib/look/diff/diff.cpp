@@ -13,7 +13,7 @@
 #include "lib/base/io/file.h"
 #include "lib/look/diff/pairs.h"
 #include "lib/look/inspect/inspect.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 
 namespace twofour {
 namespace {

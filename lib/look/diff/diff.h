@@ -13,7 +13,7 @@
 #include "lib/look/metrics/value_error.h"
 #include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/source/checkpoint/checkpoint.h"
-#include "lib/source/checkpoint/tensor_values.h"
+#include "lib/source/linears/tensor_values.h"
 
 namespace twofour {
 

@@ -18,7 +18,7 @@
 #include "lib/base/io/file.h"
 #include "lib/recipe/artifact/artifact_modules.h"
 #include "lib/recipe/selection/output_matrix.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {

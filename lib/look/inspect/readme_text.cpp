@@ -7,7 +7,7 @@
 #include "formats/layouts/layouts.h"
 #include "formats/weight_format.h"
 #include "lib/recipe/artifact/layout_names.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 
 namespace twofour {
 namespace {

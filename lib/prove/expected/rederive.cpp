@@ -15,7 +15,7 @@
 #include "formats/half.h"
 #include "formats/layouts/layout_ops.h"
 #include "formats/layouts/layouts.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {

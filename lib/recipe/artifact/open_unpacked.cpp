@@ -19,7 +19,7 @@
 #include "lib/recipe/artifact/artifact_modules.h"
 #include "lib/recipe/artifact/reference_unpacker.h"
 #include "lib/recipe/artifact/unpack.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 
 namespace twofour {
 namespace {

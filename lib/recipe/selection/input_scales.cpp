@@ -11,7 +11,7 @@
 
 #include "formats/error.h"
 #include "formats/naming.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {

@@ -16,7 +16,7 @@
 #include "lib/base/findings/problems.h"
 #include "lib/base/io/file.h"
 #include "lib/recipe/statistics/statistics.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {

@@ -16,7 +16,7 @@
 #include "lib/run/blocks/state.h"
 #include "lib/run/device_blocks/device_run.h"
 #include "lib/run/device_blocks/device_sequence.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 #include "lib/source/model/settings.h"
 
 namespace twofour {

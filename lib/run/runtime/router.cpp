@@ -11,7 +11,7 @@
 #include "formats/module_names.h"
 #include "kernels/numbers/casts.h"
 #include "lib/run/runtime/state.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 #include "lib/source/model/router_rule.h"
 #include "lib/source/model/settings.h"
 

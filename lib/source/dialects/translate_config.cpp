@@ -10,8 +10,8 @@
 #include "formats/naming.h"
 #include "lib/base/names/config_pattern.h"
 #include "lib/base/names/pattern.h"
-#include "lib/source/checkpoint/configured_quantization.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/configured_quantization.h"
+#include "lib/source/config/quantization_config.h"
 #include "lib/source/dialects/loader_lookup.h"
 #include "lib/source/dialects/output_dialect.h"
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "lib/recipe/selection/input_scales.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "lib/write/plan/tensor_rewrite.h"
 #include "lib/write/plan/transformation.h"
 

@@ -9,7 +9,7 @@
 #include "lib/base/names/pattern.h"
 #include "lib/recipe/selection/chooser.h"
 #include "lib/recipe/selection/input_scales.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 #include "lib/write/encode/choose_solvings.h"
 #include "lib/write/encode/encode_rules.h"
 #include "lib/write/encode/quantize_select.h"

@@ -7,7 +7,7 @@
 
 #include "lib/recipe/selection/chooser.h"
 #include "lib/recipe/selection/input_scales.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 #include "lib/write/encode/quantized_group.h"
 #include "lib/write/methods/method_list.h"
 #include "lib/write/methods/nvfp4_modules.h"

@@ -8,9 +8,9 @@
 #include "lib/base/findings/problems.h"
 #include "lib/recipe/settings/rule_settings.h"
 #include "lib/source/checkpoint/checkpoint.h"
-#include "lib/source/checkpoint/configured_quantization.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/config/configured_quantization.h"
 #include "lib/source/dialects/output_dialect.h"
+#include "lib/source/linears/linears.h"
 #include "lib/write/plan/plan.h"
 
 namespace twofour {

@@ -5,7 +5,7 @@
 
 #include "formats/half.h"
 #include "kernels/numbers/casts.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "lib/write/methods/stacked_experts.h"
 #include "lib/write/transform/finite_weights.h"
 

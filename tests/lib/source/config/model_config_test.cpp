@@ -1,4 +1,4 @@
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 #include <doctest/doctest.h>
 

@@ -15,7 +15,7 @@
 #include "kernels/numbers/casts.h"
 #include "kernels/numbers/quantize_mx.h"
 #include "lib/base/findings/options.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 

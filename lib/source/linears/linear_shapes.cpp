@@ -1,4 +1,4 @@
-#include "lib/source/checkpoint/linear_shapes.h"
+#include "lib/source/linears/linear_shapes.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,9 +8,9 @@
 #include "formats/json/access.h"
 #include "formats/module_parts.h"
 #include "lib/base/names/weight_names.h"
-#include "lib/source/checkpoint/config_terms.h"
-#include "lib/source/checkpoint/quantization_config.h"
-#include "lib/source/checkpoint/tensor_values.h"
+#include "lib/source/config/config_terms.h"
+#include "lib/source/config/quantization_config.h"
+#include "lib/source/linears/tensor_values.h"
 
 namespace twofour {
 namespace {

@@ -1,4 +1,4 @@
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 #include "lib/base/names/config_pattern.h"
 
 #include <doctest/doctest.h>

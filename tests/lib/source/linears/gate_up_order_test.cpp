@@ -1,8 +1,8 @@
-#include "lib/source/checkpoint/expert_stacks.h"
+#include "lib/source/linears/expert_stacks.h"
 
 #include <doctest/doctest.h>
 
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "tests/support/message.h"
 #include "tests/support/weights/stored_weights.h"
 

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "lib/source/checkpoint/weight_terms.h"
+#include "lib/source/linears/weight_terms.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/weights/stored_weights.h"
 

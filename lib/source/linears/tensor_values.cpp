@@ -1,4 +1,4 @@
-#include "lib/source/checkpoint/tensor_values.h"
+#include "lib/source/linears/tensor_values.h"
 
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@
 #include "formats/e8m0.h"
 #include "formats/error.h"
 #include "kernels/numbers/casts.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "lib/base/names/block_orders.h"
-#include "lib/source/checkpoint/weight_terms.h"
+#include "lib/source/linears/weight_terms.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/message.h"
 #include "tests/support/weights/stored_weights.h"

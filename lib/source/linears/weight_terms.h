@@ -9,7 +9,7 @@
 #include "formats/module_parts.h"
 #include "lib/base/findings/problems.h"
 #include "lib/source/checkpoint/checkpoint.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 

@@ -1,4 +1,4 @@
-#include "lib/source/checkpoint/matrices.h"
+#include "lib/source/linears/matrices.h"
 
 #include <fmt/format.h>
 
@@ -11,10 +11,10 @@
 #include "formats/module_parts.h"
 #include "lib/base/io/file.h"
 #include "lib/base/names/weight_names.h"
-#include "lib/source/checkpoint/config_terms.h"
-#include "lib/source/checkpoint/expert_stacks.h"
-#include "lib/source/checkpoint/linear_shapes.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/config_terms.h"
+#include "lib/source/config/model_config.h"
+#include "lib/source/linears/expert_stacks.h"
+#include "lib/source/linears/linear_shapes.h"
 
 namespace twofour {
 namespace {

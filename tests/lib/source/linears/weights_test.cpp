@@ -1,4 +1,4 @@
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 
 #include <doctest/doctest.h>
 

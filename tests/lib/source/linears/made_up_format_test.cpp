@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/scratch.h"
 #include "tests/support/weights/stored_weights.h"

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/weight_terms.h"
+#include "lib/source/linears/linears.h"
+#include "lib/source/linears/weight_terms.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"

@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "tests/support/weights/stored_int4.h"
 
 namespace int4_golden_test {

@@ -5,8 +5,8 @@
 
 #include "lib/base/findings/finding.h"
 #include "lib/base/names/natural.h"
-#include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/weight_terms.h"
+#include "lib/source/linears/linears.h"
+#include "lib/source/linears/weight_terms.h"
 
 namespace twofour {
 

@@ -1,9 +1,9 @@
-#include "lib/source/checkpoint/expert_stacks.h"
+#include "lib/source/linears/expert_stacks.h"
 
 #include <doctest/doctest.h>
 
-#include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/weight_terms.h"
+#include "lib/source/linears/linears.h"
+#include "lib/source/linears/weight_terms.h"
 #include "tests/support/message.h"
 #include "tests/support/weights/stored_weights.h"
 

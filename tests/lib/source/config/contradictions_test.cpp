@@ -1,10 +1,10 @@
 #include <doctest/doctest.h>
 
-#include "lib/source/checkpoint/config_terms.h"
-#include "lib/source/checkpoint/configured_quantization.h"
-#include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/config_terms.h"
+#include "lib/source/config/configured_quantization.h"
+#include "lib/source/config/quantization_config.h"
 #include "lib/source/dialects/configured_scheme.h"
+#include "lib/source/linears/linears.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
 #include "tests/support/weights/stored_int4.h"

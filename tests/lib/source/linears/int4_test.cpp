@@ -4,7 +4,7 @@
 #include <fstream>
 
 #include "formats/error.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "tests/support/message.h"
 #include "tests/support/weights/stored_int4.h"
 

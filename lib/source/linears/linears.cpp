@@ -1,4 +1,4 @@
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 
 #include <fmt/format.h>
 
@@ -9,9 +9,9 @@
 #include "formats/error.h"
 #include "formats/module_parts.h"
 #include "lib/base/names/natural.h"
-#include "lib/source/checkpoint/expert_stacks.h"
-#include "lib/source/checkpoint/linear_shapes.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
+#include "lib/source/linears/expert_stacks.h"
+#include "lib/source/linears/linear_shapes.h"
 
 namespace twofour {
 namespace {

@@ -1,4 +1,4 @@
-#include "lib/source/checkpoint/expert_stacks.h"
+#include "lib/source/linears/expert_stacks.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include "formats/families/family.h"
 #include "formats/json/access.h"
 #include "lib/base/names/weight_names.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 

@@ -1,4 +1,4 @@
-#include "lib/source/checkpoint/config_terms.h"
+#include "lib/source/config/config_terms.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "lib/source/checkpoint/config_terms.h"
+#include "lib/source/config/config_terms.h"
 
 #include <fmt/format.h>
 
@@ -13,9 +13,9 @@
 #include "formats/module_parts.h"
 #include "formats/naming.h"
 #include "lib/base/names/lookup_parts.h"
-#include "lib/source/checkpoint/configured_quantization.h"
-#include "lib/source/checkpoint/model_config.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/configured_quantization.h"
+#include "lib/source/config/model_config.h"
+#include "lib/source/config/quantization_config.h"
 
 namespace twofour {
 namespace {

@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include "formats/error.h"
-#include "lib/source/checkpoint/configured_quantization.h"
-#include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/configured_quantization.h"
+#include "lib/source/config/quantization_config.h"
+#include "lib/source/linears/linears.h"
 #include "tests/support/message.h"
 #include "tests/support/weights/stored_int4.h"
 

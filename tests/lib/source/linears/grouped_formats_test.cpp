@@ -5,7 +5,7 @@
 #include <string>
 
 #include "formats/weight_format.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "tests/support/message.h"
 #include "tests/support/weights/stored_weights.h"
 

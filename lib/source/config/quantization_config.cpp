@@ -1,4 +1,4 @@
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 
 #include <fmt/format.h>
 
@@ -11,8 +11,8 @@
 
 #include "formats/error.h"
 #include "formats/json/access.h"
-#include "lib/source/checkpoint/configured_quantization.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/configured_quantization.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {

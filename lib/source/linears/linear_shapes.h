@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "lib/source/checkpoint/configured_quantization.h"
-#include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/configured_quantization.h"
+#include "lib/source/config/quantization_config.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 

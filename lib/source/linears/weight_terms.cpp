@@ -1,4 +1,4 @@
-#include "lib/source/checkpoint/weight_terms.h"
+#include "lib/source/linears/weight_terms.h"
 
 #include <fmt/format.h>
 
@@ -14,11 +14,11 @@
 #include "formats/weight_dialect.h"
 #include "lib/base/names/block_orders.h"
 #include "lib/base/names/weight_names.h"
-#include "lib/source/checkpoint/config_terms.h"
-#include "lib/source/checkpoint/linear_shapes.h"
-#include "lib/source/checkpoint/model_config.h"
-#include "lib/source/checkpoint/quantization_config.h"
-#include "lib/source/checkpoint/tensor_values.h"
+#include "lib/source/config/config_terms.h"
+#include "lib/source/config/model_config.h"
+#include "lib/source/config/quantization_config.h"
+#include "lib/source/linears/linear_shapes.h"
+#include "lib/source/linears/tensor_values.h"
 
 namespace twofour {
 namespace {

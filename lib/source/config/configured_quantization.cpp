@@ -1,4 +1,4 @@
-#include "lib/source/checkpoint/configured_quantization.h"
+#include "lib/source/config/configured_quantization.h"
 
 #include <fmt/format.h>
 
@@ -10,8 +10,8 @@
 #include "formats/module_kinds.h"
 #include "formats/module_names.h"
 #include "lib/base/names/quantization_methods.h"
-#include "lib/source/checkpoint/model_config.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/model_config.h"
+#include "lib/source/config/quantization_config.h"
 
 namespace twofour {
 QuantMethod method_of(std::string_view text) {
