@@ -11,7 +11,7 @@
 #include "formats/error.h"
 #include "lib/base/io/file.h"
 #include "lib/report/report.h"
-#include "lib/source/checkpoint/index_file.h"
+#include "lib/source/checkpoint/checkpoint.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 #include "tools/cli/conversion_options.h"
