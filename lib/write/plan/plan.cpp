@@ -54,9 +54,8 @@ void lay_out_files(Plan& plan, const std::string& what, std::vector<OutputTensor
     data += bytes;
     header += entry;
   }
-  // Within a file, tensors have the order of the format, which is by type, then by name.
   std::sort(outputs.begin(), outputs.end(), [](const OutputTensor& a, const OutputTensor& b) {
-    return std::tie(a.file, a.info.dtype, a.info.name) < std::tie(b.file, b.info.dtype, b.info.name);
+    return a.file != b.file ? a.file < b.file : is_stored_before(a.info, b.info);
   });
   plan.files.resize(outputs.empty() ? 0 : file + 1);
   for (size_t i = 0; i < outputs.size();) {
