@@ -2,6 +2,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "formats/e4m3.h"
 #include "formats/hd.h"
 
 namespace twofour {
@@ -70,7 +71,7 @@ struct WeightFormatRow {
   CodeGrid grid{};           ///< the numbers of codes, if the format is written
   const char* to = "";       ///< the word for it in rules, if it has no dialect's variants
   const char* summary = "";  ///< a description for users
-  /// Decodes one byte of a format with tiles. nullptr means E4M3.
+  /// Decodes one byte of a format with tiles. nullptr means E4M3. Callers use value_of().
   float (*number)(uint8_t byte) = nullptr;
   /// The format of which this is a variant without a name of its own in configs. nullptr for other formats.
   const WeightFormatRow* variant_of = nullptr;
@@ -79,6 +80,8 @@ struct WeightFormatRow {
   constexpr bool is_known() const { return *key != '\0'; }
   /// True if codes share bytes and each group along K has one scale: MXFP4, MXFP6, NVFP4.
   constexpr bool in_groups() const { return pairs || sixes; }
+  /// The number of one byte of a format with tiles, without its scale. It may be NaN.
+  float value_of(uint8_t byte) const { return number ? number(byte) : e4m3_to_float(byte); }
   /// The number of bytes of `weights` codes. Codes of a group fill whole bytes.
   constexpr int64_t code_bytes(int64_t weights) const {
     return sixes ? weights / 4 * 3 + weights % 4 : pairs ? weights / 2 : weights;

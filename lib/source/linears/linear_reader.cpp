@@ -193,7 +193,7 @@ void WeightReader::read_tiles(const Linear& m, int64_t e, int64_t n0, int64_t n1
   const int64_t cols = ceil_div(m.k, m.scale_cols);
   read_weights(m, e, n0, n1);
   const auto number = m.format->number;
-  const auto is_nan = [number](uint8_t b) { return number ? std::isnan(number(b)) : e4m3_is_nan(b); };
+  const auto is_nan = [&](uint8_t byte) { return std::isnan(m.format->value_of(byte)); };
   if (number ? std::any_of(weights_.begin(), weights_.end(), is_nan) : has_nan(weights_)) {
     const auto bad = std::find_if(weights_.begin(), weights_.end(), is_nan);
     const int64_t at = bad - weights_.begin();

@@ -31,7 +31,7 @@ std::vector<WeightDialect> dialects() {
 
 }  // namespace
 
-TEST_CASE("a format is a row: its tensors are found and its weights read without further code") {
+TEST_CASE("a format is a row: its tensors are found, its weights read and derived without further code") {
   Tensors tensors = {{"m.weight", DType::kI8, {2, 4}, {2, 4, 0xFE, 0, 1, 3, 0x80, 0x7F}}};
   tensors.push_back({"m.weight_step", DType::kF32, {2}, {0, 0, 0, 0x3F, 0, 0, 0, 0x40}});  // 0.5, 2
   const Scratch scratch;
@@ -43,7 +43,9 @@ TEST_CASE("a format is a row: its tensors are found and its weights read without
   CHECK(m.format->name == std::string_view("halves"));
   std::vector<float> out(8);
   WeightReader(c).read_rows(m, 0, 0, 2, out);
-  CHECK(out == std::vector<float>{0.5f, 1, -0.5f, 0, 1, 3, -128, 127});
+  const std::vector<float> exact = {0.5f, 1, -0.5f, 0, 1, 3, -128, 127};
+  CHECK(out == exact);
+  check_values(c, m, [&](int64_t, int64_t n, int64_t k) { return exact[static_cast<size_t>(4 * n + k)]; });
   CHECK(find_weight_modules(c).empty());
 }
 
