@@ -10,6 +10,7 @@
 #include "lib/repair/repair.h"
 #include "lib/source/config/config_terms.h"
 #include "lib/source/config/configured_quantization.h"
+#include "lib/source/config/contradictions.h"
 #include "lib/source/config/quantization_config.h"
 #include "lib/source/dialects/dialect_rows.h"
 #include "lib/source/dialects/loader_lookup.h"
@@ -271,7 +272,7 @@ std::string statement_to_lose(Repair& r) {
   if (!has_integers && has_own_codes(quantization_method(said))) return "";
   SourceGroups configured(said);
   for (const Linear& m : modules) {
-    const std::string found = configured->contradiction_of(m.name, m.format);
+    const std::string found = contradiction_of(configured.configured(), m.name, m.format);
     if (!found.empty())
       return fmt::format("{} ({})", quantization_place(r.view(), found), r.view().where(m.weight));
   }

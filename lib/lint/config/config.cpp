@@ -71,7 +71,7 @@ struct Claims {
       : modelopt(configured.method_text == "modelopt" ||
                  (configured.is_nested && configured.method != QuantMethod::kGroups)),
         groups(configured.method == QuantMethod::kGroups),
-        algorithm(groups ? "" : text_of(*configured.words, "quant_algo")) {
+        algorithm(groups ? "" : text_of(*configured.settings, "quant_algo")) {
     const Json& all = configured.groups();
     const bool some = groups && all.is_object() && !all.empty();
     has_layers = !groups && configured.layers().is_object() && !configured.layers().empty();

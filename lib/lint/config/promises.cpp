@@ -29,7 +29,7 @@ InputPromise whole_inputs(const ConfiguredQuantization& configured) {
     case QuantMethod::kNone:
       return kUnknown;
     case QuantMethod::kFp8:
-      return text_of(*configured.words, "activation_scheme") == "static" ? kStatic : kDynamic;
+      return text_of(*configured.settings, "activation_scheme") == "static" ? kStatic : kDynamic;
     case QuantMethod::kMxfp8:
       return kDynamic;
     default:
@@ -42,7 +42,7 @@ InputPromise inputs_of(const ConfiguredQuantization& configured, const Configure
   if (configured.method == QuantMethod::kGroups)
     return module.entry == nullptr ? kUnknown : group_inputs(*module.entry);
   if (configured.method != QuantMethod::kModelOpt) return whole_inputs(configured);
-  if (module.algorithm == "NVFP4" && module.entry == configured.words && weights_alone) return kFloats;
+  if (module.algorithm == "NVFP4" && module.entry == configured.settings && weights_alone) return kFloats;
   const Algorithm* algorithm = find_algorithm(module.algorithm);
   return algorithm == nullptr ? kUnknown : algorithm->inputs;
 }

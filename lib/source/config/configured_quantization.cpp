@@ -27,21 +27,21 @@ QuantMethod method_of(std::string_view text) {
 
 namespace {
 
-const Json& words_of(const Json& config) {
+const Json& settings_of(const Json& config) {
   const Json& nested = member(config, "quantization");
   return nested.is_object() ? nested : config;
 }
 
-std::map<std::string, std::string> ignored_of(const Json& words, const std::string& place) {
+std::map<std::string, std::string> ignored_of(const Json& settings, const std::string& place) {
   std::map<std::string, std::string> ignored;
   for (const char* key : {"ignore", "exclude_modules"}) {
-    for (std::string& text : strings_of(words, key))
+    for (std::string& text : strings_of(settings, key))
       ignored.try_emplace(std::move(text), fmt::format("{}{}", place, key));
   }
   return ignored;
 }
 
-std::string path_of_words(std::string place, bool is_nested) {
+std::string path_of_settings(std::string place, bool is_nested) {
   if (is_nested) place += place.empty() ? "quantization" : ".quantization";
   return place.empty() ? place : place + '.';
 }
@@ -54,52 +54,6 @@ bool is_exception_for(const std::string& text, const std::string& module) {
   const ConfigPattern pattern("re:.*" + expression);
   return pattern.known() && pattern.matches(module);
 }
-
-namespace {
-
-/// The numbers that codes stand for, and what settings call them.
-bool is_named_like(WeightFormat stored, WeightFormat named) {
-  if (stored == named || stored->number != nullptr) return true;
-  return stored->tiles ? named->tiles : stored->integers && named->integers;
-}
-
-/// The format of a value of compressed-tensors' `format`. nullopt: it names none.
-/// Source: compressed-tensors, config/base.py, CompressionFormat.
-std::optional<WeightFormat> format_of_packing(std::string_view text) {
-  constexpr std::pair<std::string_view, WeightFormat> kPackings[] = {
-      {"nvfp4-pack-quantized", WeightFormat::kNvfp4},
-      {"mxfp4-pack-quantized", WeightFormat::kMxfp4},
-      {"mxfp6-pack-quantized", WeightFormat::kMxfp6},
-      {"mxfp8-quantized", WeightFormat::kMxfp8},
-      {"float-quantized", WeightFormat::kFp8},
-      {"pack-quantized", WeightFormat::kInt4},
-      {"marlin-24", WeightFormat::kInt4},
-      {"int-quantized", WeightFormat::kInt4},
-  };
-  for (const auto& [name, format] : kPackings) {
-    if (text == name) return format;
-  }
-  return std::nullopt;
-}
-
-/// True if a value of `format` is one that compressed-tensors writes, or wrote.
-bool is_known_packing(std::string_view text) {
-  constexpr std::string_view kOthers[] = {
-      "", "dense", "sparse-bitmask", "sparse-24-bitmask", "naive-quantized", "mixed-precision"};
-  return format_of_packing(text) ||
-         std::find(std::begin(kOthers), std::end(kOthers), text) != std::end(kOthers);
-}
-
-std::string expected_text(std::string_view key, std::string_view expected, const Json& found) {
-  return fmt::format("{}: expected {}, found {}", key, expected,
-                     found.is_null() ? "none" : quoted_setting(found));
-}
-
-std::string codes_text(WeightFormat format) {
-  return fmt::format("{} (as the codes are stored)", format->name);
-}
-
-}  // namespace
 
 std::optional<WeightFormat> format_of_algorithm(std::string_view algorithm) {
   constexpr std::string_view kNvfp4[] = {"NVFP4",          "W4A16_NVFP4", "NVFP4_AWQ",     "NVFP4_SVD",
@@ -119,12 +73,12 @@ std::optional<WeightFormat> format_of_algorithm(std::string_view algorithm) {
 
 ConfiguredQuantization::ConfiguredQuantization(const Json& config, std::string at)
     : method_text(text_of(config, "quant_method")),
-      words(&words_of(config)),
-      place(path_of_words(std::move(at), words != &config)),
-      is_nested(words != &config),
-      algorithm(lookups::algorithm_of(*words)),
-      ignored_(ignored_of(*words, place)),
-      targets_(*words) {
+      settings(&settings_of(config)),
+      place(path_of_settings(std::move(at), settings != &config)),
+      is_nested(settings != &config),
+      algorithm(lookups::algorithm_of(*settings)),
+      ignored_(ignored_of(*settings, place)),
+      targets_(*settings) {
   method = method_of(quantization_method(config));
   // An object below "quantization" without a method is read as ModelOpt's.
   if (method == QuantMethod::kNone && (is_nested || !algorithm.empty())) method = QuantMethod::kModelOpt;
@@ -147,16 +101,32 @@ std::optional<std::pair<std::string_view, const Json*>> ConfiguredQuantization::
   return found;
 }
 
+ConfiguredFormat ConfiguredQuantization::find_group(const std::string& module) const {
+  const Json* group = targets_.find(module);
+  if (group == nullptr) return {};
+  const auto at = std::find_if(groups().items().begin(), groups().items().end(),
+                               [&](const Json::Member& named) { return &named.second == group; });
+  return {group, "config_groups." + std::string(at->first)};
+}
+
+ConfiguredFormat ConfiguredQuantization::find_quark(const std::string& module) {
+  ConfiguredFormat found{&member(*settings, "global_quant_config"), "global_quant_config"};
+  for (const auto& [text, layer] : members_of(*settings, "layer_quant_config")) {
+    const ConfigPattern& pattern = quark_patterns_.try_emplace(text, text).first->second;
+    if (text != module && !(pattern.known() && pattern.matches(module))) continue;
+    found = {&layer, "layer_quant_config." + text};
+  }
+  return found;
+}
+
 ConfiguredFormat ConfiguredQuantization::find(const std::string& module, const std::string& other) {
   if (method == QuantMethod::kGroups) {
-    const Json* group = targets_.find(module);
-    if (group == nullptr && !other.empty()) group = targets_.find(other);
-    if (group == nullptr) return {};
-    const auto at = std::find_if(groups().items().begin(), groups().items().end(),
-                                 [&](const Json::Member& named) { return &named.second == group; });
-    return {group, fmt::format("{}config_groups.{}", place, at->first)};
+    ConfiguredFormat found = find_group(module);
+    if (found.entry == nullptr && !other.empty()) found = find_group(other);
+    if (found.entry != nullptr) found.place = place + found.place;
+    return found;
   }
-  if (method != QuantMethod::kModelOpt) return {words, place};
+  if (method != QuantMethod::kModelOpt) return {settings, place};
   if (algorithm == "MIXED_PRECISION" || (algorithm.empty() && layers().is_object())) {
     const auto layer = find_layer(module);
     if (!layer) return {};
@@ -168,7 +138,7 @@ ConfiguredFormat ConfiguredQuantization::find(const std::string& module, const s
   if (algorithm.empty()) return {};
   if (!patterns_) patterns_.emplace(ignored_);
   if (patterns_->matches(module)) return {};
-  return {words, place + "quant_algo", algorithm};
+  return {settings, place + "quant_algo", algorithm};
 }
 
 Json ConfiguredQuantization::group_of(const std::string& module) const {
@@ -176,7 +146,7 @@ Json ConfiguredQuantization::group_of(const std::string& module) const {
   if (group == nullptr) return nullptr;
   Json entry = *group;
   entry.erase("targets");
-  if (!entry.contains("format")) entry["format"] = member(*words, "format");
+  if (!entry.contains("format")) entry["format"] = member(*settings, "format");
   return entry;
 }
 
@@ -214,106 +184,21 @@ std::string_view ConfiguredQuantization::symmetry_of(const std::string& module) 
     if (!symmetric) return "default, symmetric: true,";
     return *symmetric ? "symmetric: true" : std::string_view();
   }
-  if (quantization_method(*words) == "awq")
-    return flag_of(*words, "zero_point") == false ? "zero_point: false" : std::string_view();
+  if (quantization_method(*settings) == "awq")
+    return flag_of(*settings, "zero_point") == false ? "zero_point: false" : std::string_view();
   const Json& own = exception_of(module, "sym");
-  return (own.is_null() ? member(*words, "sym") : own) == true ? "sym: true" : std::string_view();
+  return (own.is_null() ? member(*settings, "sym") : own) == true ? "sym: true" : std::string_view();
 }
 
 const Json& ConfiguredQuantization::exception_of(const std::string& module, std::string_view key) const {
   for (const char* exceptions : {"dynamic", "extra_config"}) {
-    for (const auto& [text, entry] : members_of(*words, exceptions)) {
+    for (const auto& [text, entry] : members_of(*settings, exceptions)) {
       const Json& own = member(entry, key);
       if (!own.is_null() && is_exception_for(text, module)) return own;
     }
   }
   static const Json none;
   return none;
-}
-
-std::string ConfiguredQuantization::contradiction_of_group(const std::string& module, WeightFormat format) {
-  const Json* group = targets_.find(module);
-  if (group == nullptr) return {};
-  const auto named = std::find_if(groups().items().begin(), groups().items().end(),
-                                  [&](const Json::Member& member) { return &member.second == group; });
-  const Json& weights = member(*group, "weights");
-  const Json &type = member(weights, "type"), &bits = member(weights, "num_bits");
-  const auto count = integer_of(weights, "num_bits");
-  // The type of FP8 codes is in the file. A group for codes of another width cannot change them.
-  if (format->tiles && count && *count != 8) return {};
-  const std::string at = fmt::format("config_groups.{}", named->first);
-  const Json& packing = member(*group, "format");
-  const bool is_alone = groups().size() == 1;
-  const Json& configured = packing.is_null() && is_alone ? member(*words, "format") : packing;
-  const auto packed = format_of_packing(text_of(configured));
-  if (packed ? !is_named_like(format, *packed) : !is_known_packing(text_of(configured)))
-    return expected_text(packing.is_null() ? "format" : at + ".format", codes_text(format), configured);
-  if (!weights.is_object() || format->integers) return {};  // the reader of integers checks their own keys
-  const auto place_of = [&](const char* key) { return fmt::format("{}.weights.{}", at, key); };
-  const bool says_integers = format->tiles && type.is_null() && (bits.is_null() || bits == 8);
-  if ((!type.is_null() && text_of(type) != "float") || says_integers)
-    return expected_text(place_of("type"), fmt::format("float for {}", codes_text(format)), type);
-  const int64_t stored = format->sixes ? 6 : format->pairs ? 4 : 8;
-  if (count && *count != stored)
-    return expected_text(place_of("num_bits"), fmt::format("{} for {}", stored, codes_text(format)), bits);
-  if (member(weights, "symmetric") == false)
-    return expected_text(place_of("symmetric"), fmt::format("true for {}", codes_text(format)), false);
-  const Json& order = member(weights, "actorder");
-  if (order == "group" || order == "dynamic" || order == true)
-    return expected_text(place_of("actorder"), "none, because no weight_g_idx has an order", order);
-  return {};
-}
-
-// Source: AMD Quark 0.13, core/quantization/config/type.py, Dtype.
-std::string ConfiguredQuantization::contradiction_of_quark(const std::string& module, WeightFormat format) {
-  const Json* whole = &member(*words, "global_quant_config");
-  std::string at = "global_quant_config";
-  for (const auto& [text, layer] : members_of(*words, "layer_quant_config")) {
-    const ConfigPattern& pattern = quark_patterns_.try_emplace(text, text).first->second;
-    if (text != module && !(pattern.known() && pattern.matches(module))) continue;
-    whole = &layer;
-    at = "layer_quant_config." + text;
-  }
-  const Json& weights = member(*whole, "weight");
-  const Json& codes = weights.is_array() && !weights.empty() ? *weights.begin() : weights;
-  const Json& dtype = member(codes, "dtype");
-  std::string text = text_of(dtype);
-  if (text == "mx") text = text_of(codes, "mx_element_dtype");
-  if (text.empty() || format->number != nullptr) return {};
-  const auto is_one_of = [&](std::initializer_list<std::string_view> names) {
-    return std::find(names.begin(), names.end(), text) != names.end();
-  };
-  const bool fits = format->pairs      ? is_one_of({"fp4", "fp4_e2m1", "mxfp4", "nvfp4"})
-                    : format->integers ? is_one_of({"int4", "uint4"})
-                                       : is_one_of({"fp8", "fp8_e4m3", "mxfp8", "mxfp8_e4m3"});
-  return fits ? std::string() : expected_text(at + ".weight.dtype", codes_text(format), dtype);
-}
-
-std::string ConfiguredQuantization::contradiction_of(const std::string& module, WeightFormat format) {
-  if (!format->coded || method_text == "twofour") return {};
-  if (groups().is_object()) {
-    std::string found = contradiction_of_group(module, format);
-    if (!found.empty()) return found;
-  }
-  if (method_text == "quark") return contradiction_of_quark(module, format);
-  const std::string own_method = quantization_method(*words);
-  // These methods quantize linears. An embedding's format is that of its tensors.
-  const bool is_odd = has_own_codes(own_method) || !(own_method.empty() || is_known_method(own_method));
-  if (is_odd && !format->integers && !is_table_name(module))
-    return expected_text("quant_method", codes_text(format), member(*words, "quant_method"));
-  if (own_method == "auto-round") {
-    const Json& own = exception_of(module, "data_type");
-    const Json& type = own.is_null() ? member(*words, "data_type") : own;
-    const bool says_integers = text_of(type).find("int") != std::string::npos;
-    if (!text_of(type).empty() && says_integers != format->integers)
-      return expected_text("data_type", codes_text(format), type);
-  }
-  if (method != QuantMethod::kModelOpt || format->integers) return {};
-  const ConfiguredFormat configured = find(module);
-  const auto named = format_of_algorithm(configured.algorithm);
-  if (!named || (*named)->is_known()) return {};  // types and shapes tell FP8 and FP4 apart
-  return expected_text(configured.place, fmt::format("an algorithm of {}", codes_text(format)),
-                       configured.algorithm);
 }
 
 std::optional<std::pair<int64_t, int64_t>> ConfiguredQuantization::block_of(const std::string& module) {
@@ -337,7 +222,7 @@ bool ConfiguredQuantization::allows_order(const std::string& module) const {
     return !weights.is_object() || order == "group" || order == "dynamic" || order == true;
   }
   const Json& own = exception_of(module, "desc_act");
-  return (own.is_null() ? member(*words, "desc_act") : own) != false;
+  return (own.is_null() ? member(*settings, "desc_act") : own) != false;
 }
 
 SourceGroups::SourceGroups(Json config)

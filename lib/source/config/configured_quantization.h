@@ -46,13 +46,13 @@ class ConfiguredQuantization {
 
   QuantMethod method = QuantMethod::kNone;
   std::string method_text;  ///< the method as the config states it
-  const Json* words;  ///< the object with the keys; in hf_quant_config.json, the one below "quantization"
-  std::string place;  ///< the path of the keys, followed by a dot if not empty
+  const Json* settings;  ///< the object with the keys; in hf_quant_config.json, the one below "quantization"
+  std::string place;     ///< the path of the keys, followed by a dot if not empty
   bool is_nested = false;  ///< true if the keys are below "quantization"
   std::string algorithm;   ///< ModelOpt's algorithm for all modules, in capitals
 
-  const Json& layers() const { return member(*words, "quantized_layers"); }
-  const Json& groups() const { return member(*words, "config_groups"); }
+  const Json& layers() const { return member(*settings, "quantized_layers"); }
+  const Json& groups() const { return member(*settings, "config_groups"); }
   /// True if all groups target the class of linears.
   bool targets_all_linears() const;
   /// Names and patterns of modules that are not quantized. The values are the paths of the keys that list
@@ -63,6 +63,11 @@ class ConfiguredQuantization {
   std::optional<std::pair<std::string_view, const Json*>> find_layer(std::string_view module) const;
   /// Returns the entry for a module. `other` is a second name of the module; "": it has none.
   ConfiguredFormat find(const std::string& module, const std::string& other = {});
+  /// Returns the module's group of compressed-tensors. Its place begins with "config_groups".
+  ConfiguredFormat find_group(const std::string& module) const;
+  /// Returns AMD Quark's settings for a module: those of its pattern or, if no pattern matches, of all
+  /// modules.
+  ConfiguredFormat find_quark(const std::string& module);
   /// Returns the module's group, without its targets and with its format; null: no group has the module.
   Json group_of(const std::string& module) const;
   /// Returns `weights` of the module's group; null: the group has none.
@@ -80,17 +85,11 @@ class ConfiguredQuantization {
   const Json& exception_of(const std::string& module, std::string_view key) const;
   /// Returns the size of FP8 blocks that a module's own entry states; nullopt: it states none.
   std::optional<std::pair<int64_t, int64_t>> block_of(const std::string& module);
-  /// Returns the first setting by which the codes of a module in `format` are of another format, "KEY:
-  /// expected X, found Y"; "": there is none. Settings that change no values are ignored.
-  std::string contradiction_of(const std::string& module, WeightFormat format);
   /// True if the config states that inputs of a module may be out of the order of their groups. GPTQ allows
   /// it unless `desc_act` is false.
   bool allows_order(const std::string& module) const;
 
  private:
-  std::string contradiction_of_group(const std::string& module, WeightFormat format);
-  std::string contradiction_of_quark(const std::string& module, WeightFormat format);
-
   std::map<std::string, std::string> ignored_;
   std::optional<PatternList> patterns_;  ///< patterns of ignored_, compiled on first use
   std::map<std::string, ConfigPattern>

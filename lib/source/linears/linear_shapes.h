@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lib/source/config/configured_quantization.h"
+#include "lib/source/config/contradictions.h"
 #include "lib/source/config/quantization_config.h"
 #include "lib/source/linears/linears.h"
 
@@ -32,7 +33,7 @@ class LinearShapes {
   bool read_int4(Linear& module);
   /// Returns how the config contradicts a module's format: "config.json: KEY: expected X as M has, found Y".
   std::string contradiction_of(const Linear& module) {
-    const std::string found = configured_->contradiction_of(module.name, module.format);
+    const std::string found = twofour::contradiction_of(configured_.configured(), module.name, module.format);
     return found.empty() ? found : quantization_place(c_, found) + " (" + c_.where(module.weight) + ")";
   }
 

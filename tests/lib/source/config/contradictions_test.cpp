@@ -2,6 +2,7 @@
 
 #include "lib/source/config/config_terms.h"
 #include "lib/source/config/configured_quantization.h"
+#include "lib/source/config/contradictions.h"
 #include "lib/source/config/quantization_config.h"
 #include "lib/source/dialects/configured_scheme.h"
 #include "lib/source/linears/linears.h"
@@ -20,7 +21,7 @@ constexpr WeightFormat kFormats[] = {WeightFormat::kNvfp4, WeightFormat::kMxfp4,
 
 std::string contradiction(const std::string& config, WeightFormat format) {
   SourceGroups groups(parse_json("config", config));
-  return groups->contradiction_of("model.layers.0.mlp.down_proj", format);
+  return contradiction_of(groups.configured(), "model.layers.0.mlp.down_proj", format);
 }
 
 std::string group(const std::string& weights, const std::string& packing = "null") {
