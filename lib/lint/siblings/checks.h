@@ -32,4 +32,7 @@ void lint_copied_scales(const LintInput& input, std::span<Member> members, LintR
 /// or far from the others.
 void lint_sibling_scales(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 
+/// The part of lint_sibling_scales() for KV scales. Skips layers that `reported` covers.
+void lint_cache_scales(const LintInput& input, const Reported& reported, LintReporter& reporter);
+
 }  // namespace twofour
