@@ -10,7 +10,7 @@ namespace twofour {
 /// The numbers of a small float format without infinities. A code has a sign bit, then an exponent, then a
 /// mantissa. Magnitudes sort as codes do. Source: OCP Microscaling Formats (MX) v1.0, 5.3.
 struct CodeGrid {
-  int bits;       ///< of a code
+  int bits;       ///< bits of a code
   int mantissa;   ///< number of mantissa bits
   int lowest;     ///< exponent of the smallest normal number
   float largest;  ///< largest magnitude

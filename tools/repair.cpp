@@ -211,7 +211,7 @@ Json left_json(const LintReport& left) {
 /// journal of its run.
 LintReport read_back(const std::string& out, const WrittenWeights& written, LintLevels levels, int jobs,
                      Progress& progress) {
-  // What was written has none of these.
+  // A written checkpoint has none of these faults.
   constexpr std::string_view kUnlike[] = {"manifest-hash", "bad-manifest", "bad-header",     "file-size",
                                           "data-holes",    "bad-index",    "unreadable-file"};
   for (const std::string_view rule : kUnlike) levels[std::string(rule)] = Severity::kError;

@@ -77,7 +77,7 @@ class EditedView : public TensorSource {
   std::vector<EditedTensor> tensors_;
   std::map<std::string, std::string> texts_;
   Json note_;
-  std::vector<LinkOutside> links_;  ///< of source and donor
+  std::vector<LinkOutside> links_;  ///< links of source and donor
   std::set<std::string> dropped_files_, kept_files_;
   bool may_be_broken_;
 };

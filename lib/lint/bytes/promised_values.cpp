@@ -181,7 +181,7 @@ class PromisedValues {
         reporter_.add("odd-codes", s_.at(i, tensor),
                       "expected {} columns in each of {} groups, found {} in group {}", columns / count,
                       count, *odd, odd - sizes.begin());
-        return;  // groups of other sizes say nothing about the order of columns
+        return;  // groups of other sizes do not show the order of columns
       }
       if (!in_order && !disordered) disordered = i;
     });

@@ -23,7 +23,7 @@ struct Levels {
   float above = 0;
   float median = 0;  ///< log2 of the magnitude of the middle one, to half an octave
   float spread = 0;  ///< standard deviation, in octaves
-  /// The largest step between two neighbours of `parts` equal parts, 2, 4 or 8: the part behind the step, and
+  /// The largest step between two neighbours of `parts` equal parts, 2, 4 or 8: the part after the step, and
   /// its median minus that of the part before, in octaves. 0 parts: there is no step.
   int parts = 0, part = 0;
   float step = 0;

@@ -54,7 +54,7 @@ void Looks::add(uint64_t offset, std::span<const uint8_t> bytes) {
   }
 }
 
-/// Measures a run of zeros around `at`. Returns the first byte behind it.
+/// Measures a run of zeros around `at`. Returns the first byte after it.
 uint64_t Looks::take_zeros(std::span<const uint8_t> bytes, uint64_t at, uint64_t offset) {
   uint64_t begin = at, end = at + kLook;
   while (end < bytes.size() && bytes[end] == 0) ++end;
@@ -63,7 +63,7 @@ uint64_t Looks::take_zeros(std::span<const uint8_t> bytes, uint64_t at, uint64_t
   return end;
 }
 
-/// Looks at the bytes around `at`. Returns the first byte behind what is known now.
+/// Looks at the bytes around `at`. Returns the first byte after what is known now.
 uint64_t Looks::look(std::span<const uint8_t> bytes, uint64_t at, uint64_t offset) {
   constexpr uint64_t kLeastRepeated = 256;
   const auto keep = [&](uint64_t begin, uint64_t end, bool text) {

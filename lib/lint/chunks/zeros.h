@@ -9,7 +9,7 @@ namespace twofour {
 
 /// The positions of the lines, or of the columns, of zeros in a matrix.
 struct ZeroPlaces {
-  uint32_t count = 0, first = UINT32_MAX, end = 0;  ///< the first one, and the position behind the last one
+  uint32_t count = 0, first = UINT32_MAX, end = 0;  ///< the first one, and the position after the last one
   /// Sums of a hash of each position: of all, of those in either half, and of even and odd ones. Positions
   /// are counted within the half, and in pairs.
   uint32_t all = 0;

@@ -282,7 +282,7 @@ class MethodLint : public PromiseCheck {
       const DType scale = s_.tensors[*m.scale].dtype;
       const bool powers = scale == DType::kF8E8M0 || scale == DType::kU8;
       const Json& scales = member(*p_.settings, "scale_fmt");
-      // Configs of mxfp8 need not say it. Source: vLLM, quantization/mxfp8.py.
+      // Configs of mxfp8 need not state it. Source: vLLM, quantization/mxfp8.py.
       const bool is_implied = p_.method == QuantMethod::kMxfp8 && scales.is_null();
       votes_.add(key("scale_fmt"), i, powers && scales != "ue8m0" && !is_implied ? "ue8m0" : "",
                  shown_setting(scales));

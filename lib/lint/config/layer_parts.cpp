@@ -17,7 +17,7 @@
 namespace twofour {
 namespace {
 
-/// Returns everything that a config says of one layer: its entries in all lists with one for each layer, and
+/// Returns all statements of a config about one layer: its entries in all lists with one for each layer, and
 /// whether lists of layers name it. Layers with the same text are of one kind.
 class LayerKinds {
  public:

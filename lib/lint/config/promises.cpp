@@ -62,7 +62,7 @@ Promises::Promises(const ConfiguredQuantization& configured, const LintInput& in
   for (const CodedModule& m : modules) {
     ConfiguredFormat one =
         find(m.name, method == QuantMethod::kGroups ? other_name(input.config, m.name, name_in_vllm) : "");
-    // What fp8 says of inputs is not said of a module in another format, such as experts of four bits.
+    // Settings of fp8 for inputs do not concern a module in another format, such as experts of four bits.
     const bool is_other = method == QuantMethod::kFp8 && !m.is_fp8();
     const InputPromise inputs = is_other ? kUnknown : inputs_of(*this, one, weights_alone);
     of.push_back({std::move(one), inputs});

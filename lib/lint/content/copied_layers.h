@@ -17,7 +17,7 @@ class CopiedLayers {
   bool is_copy(const Member& m, const Member& other) const;
 
  private:
-  std::map<std::string, std::string> source_;  ///< of each copied layer, the earliest layer that it repeats
+  std::map<std::string, std::string> source_;  ///< for each copied layer, the earliest layer that it repeats
 };
 
 }  // namespace twofour

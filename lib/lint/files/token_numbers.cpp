@@ -155,7 +155,7 @@ class NumberLint {
     }
     if (turn != nullptr) missing_end(file, turn->second, turn->first);
   }
-  /// True for a token behind the content of messages, and for one that is named as an end.
+  /// True for a token after the content of messages, and for one that is named as an end.
   bool may_end(uint64_t number) const {
     const std::string* text = tokens_.find_added(number);
     if (text == nullptr || templates_.behind.find(*text) != std::string::npos) return true;
@@ -194,7 +194,7 @@ class NumberLint {
                   : is_word(found[0]) ? "a word of the vocabulary"
                                       : "which is none");
   }
-  /// Parts of the names of tokens for other inputs that say nothing of their kind.
+  /// Parts of the names of tokens for other inputs that do not show their kind.
   static constexpr const char* kOthers[] = {"img",    "IMG",      "patch", "media",    "IMAGE",
                                             "AUDIO",  "VIDEO",    "sound", "speech",   "placeholder",
                                             "unused", "reserved", "extra", "endoftext"};

@@ -244,7 +244,7 @@ class Outliers {
     const auto varied = static_cast<size_t>(
         std::ranges::count_if(norms_, [&](const Member* m) { return m->at.layer >= 0 && !is_constant(*m); }));
     for (const Member* m : norms_) {
-      // A norm before or behind all layers is compared with the norms in layers.
+      // A norm before or after all layers is compared with the norms in layers.
       if (m->at.layer >= 0 || !is_constant(*m) || varied < kFewestLinears || 4 * varied < 3 * of_layers)
         continue;
       sink_.add("layer-outlier", s_.at(m->figures->tensor, m->name),

@@ -34,7 +34,7 @@ struct Made {
 struct Facts {
   Json json;                         ///< twofour.json without its modules and tensors
   std::map<std::string, Made> made;  ///< by layout or method
-  ArtifactFacts said;                ///< what README.md says, too
+  ArtifactFacts said;                ///< facts that README.md has, too
 };
 
 /// The size in bytes of a tensor that a manifest lists; 0 for an unknown type.

@@ -29,7 +29,7 @@ std::string bytes_text(uint64_t bytes) {
                                 : fmt::format("{} bytes", bytes);
 }
 
-/// What a layout or method makes, in words.
+/// A description of the result of a layout or method.
 std::string meaning_of(const std::string& method) {
   if (is_layout(method))
     return layout_pattern(method).empty() ? "NVFP4 in a layout for kernels"

@@ -25,8 +25,8 @@ struct InputScaleOf {
   std::string fused = {}, projection = {}, kind = {};
   int64_t layer = 0;
   bool shares = false;      ///< gate or up
-  std::string rule = {};    ///< set where the scale changes
-  bool is_outlier = false;  ///< of more than 1024 times the lower median of its projection
+  std::string rule = {};    ///< the rule by which the scale changes; empty if it does not
+  bool is_outlier = false;  ///< more than 1024 times the lower median of its projection
   bool is_valid() const { return multiplier > 0; }
 };
 
@@ -288,7 +288,7 @@ bool is_usable_scale(const MendedTensor& t) {
   return !values.empty() && std::all_of(values.begin(), values.end(), is_usable);
 }
 
-/// The attention that a scale belongs to, and what follows it: ".k_proj" or nothing.
+/// The attention that a scale belongs to, and true if ".k_proj" follows its name.
 std::pair<std::string, bool> attention_of_scale(std::string_view name, char side) {
   name.remove_suffix(8);
   const std::string projection = fmt::format(".{}_proj", side);
@@ -326,7 +326,7 @@ void derive_input_scales(MendedState& state, const MendNote* note) {
 }
 
 void derive_cache_scales(MendedState& state, const MendNote* note) {
-  std::map<std::string, bool> layers;  // by attention: whether scales are below projections
+  std::map<std::string, bool> layers;  // by attention; true if scales are below projections
   for (const auto& [name, t] : state.tensors) {
     for (const char side : {'k', 'v'}) {
       if (is_side(name, side)) layers.insert(attention_of_scale(name, side));

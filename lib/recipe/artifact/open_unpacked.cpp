@@ -31,7 +31,7 @@ class ArtifactView : public TensorSource {
   struct Tensor {
     TensorInfo info;
     uint32_t shard;  ///< the artifact's shard with most of the bytes
-    // `kind` tells which of these two is set.
+    // `kind` decides which of these two is set.
     size_t stored;  ///< if copied, the artifact's tensor
     size_t module;  ///< if unpacked, in ArtifactModules::modules
     enum class Kind { kStored, kCodes, kBlockScales, kGlobalScale } kind;

@@ -47,7 +47,7 @@ class StateSpaceBlock {
   }
 
   /// Computes what the tokens of one sequence read from its state, [count, values]. `cache` has the state
-  /// before them, and receives the state behind them.
+  /// before them, and receives the state after them.
   void run(const StateSpaceInputs& in, int64_t row, int64_t count, LayerCache& cache, float* out) const {
     const int64_t channels = d_.channels();
     std::vector<float> mixed(at(count * channels));

@@ -78,7 +78,7 @@ uint64_t Decoder::bytes_per_token() const {
       a.heads * (a.head_size + a.value_size) + a.kv_heads * (a.head_size + a.value_size) +
       (a.kv_rank > 0 ? a.heads * (a.head_size + a.value_size) + 2 * a.kv_rank + a.q_rank : 0) +
       (a.has_gate ? 2 * a.heads * a.head_size : 0);
-  // Linear attention: projections before and behind their order; what is read, and its norm. Mamba-2: the
+  // Linear attention: projections before and after their order; what is read, and its norm. Mamba-2: the
   // same.
   const DeltaShape& d = m.delta;
   const StateSpaceShape& ss = m.state_space;

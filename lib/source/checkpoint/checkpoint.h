@@ -236,7 +236,7 @@ inline constexpr const char* kTasksFolder = ".twofour-tasks";
 /// complete or was not written by twofour.
 const char* find_unfinished(const std::filesystem::path& directory);
 
-/// Throws Error if a directory is unfinished. The message says what to do.
+/// Throws Error if a directory is unfinished. The message states the remedy.
 void refuse_unfinished(const std::filesystem::path& directory);
 inline constexpr const char* kIndexName = "model.safetensors.index.json";
 inline constexpr const char* kManifestName = "twofour.json";

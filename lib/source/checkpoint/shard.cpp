@@ -72,7 +72,7 @@ DescribedCodes described_codes(const std::string& key, const std::string& value,
 /// True if an entry of __metadata__ describes codes. Its key shows it, or the configuration that it quotes.
 bool is_on_codes(std::string key, const std::string& value) {
   for (char& c : key) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  // Keys with these endings tell nothing about the bytes.
+  // Keys with these endings do not describe the bytes.
   for (const char* end : {"_by", "_version", "_date", "_time", "_at", "_from", "_with", "_tool", "_url"}) {
     if (key.ends_with(end)) return false;
   }

@@ -58,8 +58,8 @@ class ConfiguredQuantization {
   /// Names and patterns of modules that are not quantized. The values are the paths of the keys that list
   /// them.
   const std::map<std::string, std::string>& ignored() const { return ignored_; }
-  /// The entry of quantized_layers for a module, as its name and value. An entry for a module above it goes
-  /// first.
+  /// The entry of quantized_layers for a module, as its name and value. An entry for a module above it takes
+  /// precedence.
   std::optional<std::pair<std::string_view, const Json*>> find_layer(std::string_view module) const;
   /// Returns the entry for a module. `other` is a second name of the module; "": it has none.
   ConfiguredFormat find(const std::string& module, const std::string& other = {});

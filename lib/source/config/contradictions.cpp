@@ -134,7 +134,7 @@ std::string contradiction_of(ConfiguredQuantization& configured, const std::stri
   if (configured.method != QuantMethod::kModelOpt || format->integers) return {};
   const ConfiguredFormat entry = configured.find(module);
   const auto named = format_of_algorithm(entry.algorithm);
-  if (!named || (*named)->is_known()) return {};  // types and shapes tell FP8 and FP4 apart
+  if (!named || (*named)->is_known()) return {};  // types and shapes distinguish FP8 from FP4
   return expected_text(entry.place, fmt::format("an algorithm of {}", codes_text(format)), entry.algorithm);
 }
 

@@ -23,8 +23,8 @@ struct GateUpOrder {
 /// Finds the order of the rows in the stack "P.gate_up_proj" of the block P = `block`. No other code decides
 /// it. The model_type of `config`, or of its language model, gives the order. If the stack has a
 /// gate_up_proj_bias beside it, the bias must agree. Without a model_type, the bias means interleaved rows,
-/// as in gpt-oss. Without both, the order is uncertain. `exists` tells whether the checkpoint has a tensor of
-/// a name.
+/// as in gpt-oss. Without both, the order is uncertain. `exists` returns true if the checkpoint has a tensor
+/// of a name.
 GateUpOrder find_gate_up_order(const Json& config, std::string_view block,
                                const std::function<bool(const std::string&)>& exists);
 GateUpOrder find_gate_up_order(const Checkpoint& checkpoint, std::string_view block);

@@ -86,7 +86,7 @@ const std::string* Matrices::why_left_out(std::string_view name) const {
     const auto stack = parse_module_name(term.linear);
     if (stack && stack->expert < 0 && is_below(name, stack->block)) return &why;
   }
-  // A place is "FILE: TENSOR: " at the beginning or, behind that of a setting, "(FILE: TENSOR)" at the end.
+  // A place is "FILE: TENSOR: " at the beginning or, after that of a setting, "(FILE: TENSOR)" at the end.
   for (const std::string& why : odd_) {
     for (const size_t colon : {why.find(": "), why.rfind(": ")}) {
       if (colon == why.npos) break;

@@ -51,10 +51,9 @@ struct WeightTerm {
 ///     they are no terms, since the decoders of INT4 account for them;
 ///   * a tensor with a name from the list whose linear is missing: below experts that each have their own,
 ///     under another prefix, or in an adapter's file;
-///   * a tensor beside codes whose name is not on the list, even if its name goes on behind further dots;
+///   * a tensor beside codes whose name is not on the list, even if its name has further parts;
 ///   * a tensor beside the floats of a linear, of a stack or of an embedding whose name is not on the list,
-///   even
-///     if its name goes on behind further dots;
+///     even if its name has further parts;
 ///   * scales of another dialect beside codes that have their own scales;
 ///   * scales, shapes and zero points without codes;
 ///   * experts stored as one matrix [E * N, K];

@@ -246,7 +246,7 @@ class ToDialect : public Method {
     const auto is_kept = [&](size_t m) {
       return std::string_view(c.nvfp4_modules()[m].dialect->name) == dialect.nvfp4->name;
     };
-    // A configuration of another tool, such as Quark, is written anew for each module.
+    // A configuration of another tool, such as Quark, is replaced by entries for each module.
     const bool is_anew =
         has_other_formats(c) || changes_input_scales(rule) || is_foreign(c) || dialect.name == "deepseek-v4";
     if (!is_anew && std::all_of(modules.begin(), modules.end(), is_kept)) {

@@ -208,7 +208,7 @@ void complete_dialect(const Checkpoint& source, Recipe& recipe) {
   }
 }
 
-/// Leaves out the files of a source that a repair drops or writes anew, and adds those that it keeps beside
+/// Leaves out the files of a source that a repair drops or replaces, and adds those that it keeps beside
 /// the weights.
 void add_repaired_files(const Checkpoint& source, Plan& plan, Problems& problems) {
   for (const std::string& name : source.dropped_files()) plan.auxiliary_files.erase(name);
