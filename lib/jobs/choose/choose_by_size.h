@@ -30,7 +30,7 @@ struct SizeRequest {
   OptionName option() const { return bits ? options::kBits : options::kSize; }
 };
 
-/// The formats of a checkpoint's units, chosen by a size, and all else that the choice rests on.
+/// The formats of a checkpoint's units, chosen by a size, and the reasons of the choice.
 struct SizeChoice {
   /// A point of the curve of sizes and losses.
   struct Point {

@@ -14,10 +14,10 @@
 #include "lib/lint/chunks/pieces.h"
 #include "lib/lint/chunks/zeros.h"
 
-/// Figures that one pass over the bytes of weights collects, less than 1 KiB for each matrix. With them
-/// matrices can be compared without reading them again.
+/// Figures of matrices from one pass over their bytes, less than 1 KiB for each matrix. Matrices are compared
+/// by their figures, without reading them again.
 ///
-/// Hashes, counts, magnitudes of rows and columns cover every byte. One figure is of a sample of rows, at
+/// Hashes, counts, magnitudes of rows and columns cover every byte. One figure covers a sample of rows, at
 /// least 8 rows and 2^14 numbers: the RMS of codes with block scales. For a matrix of 2^20 weights whose rows
 /// differ by a sixth, it has a standard error of 6 %. This is far below every threshold.
 namespace twofour {
@@ -30,7 +30,7 @@ struct ValueFormat {
 };
 ValueFormat value_format(const LintInput& input, size_t tensor);
 
-/// How one tensor, or one module of codes and block scales, is divided into matrices, and these into lines. A
+/// The division of a tensor, or of a module of codes and block scales, into matrices and lines. A
 /// line is a row [K]. If K is the outer dimension, a line is sixteen inputs of all rows. If a tensor has no
 /// such rows, a line is a piece of its bytes.
 struct MatrixPlan {
@@ -68,7 +68,7 @@ struct MatrixFigures {
   /// Number of lines of zeros, length of the longest run of them, and the line at which this run begins.
   uint64_t zero_lines = 0, longest_zero_lines = 0, first_zero_line = 0;
   ZeroPlaces zero_rows{}, zero_places{};  ///< the lines of zeros, and the columns of zeros
-  uint32_t live_zero_lines = 0;           ///< lines of zeros under block scales that are not those of zeros
+  uint32_t live_zero_lines = 0;           ///< lines of zeros whose block scales are not those of zeros
   uint64_t torn_lines = 0;  ///< lines in which a run of at least kTorn zero bytes begins or ends
   static constexpr uint64_t kTorn = 1024;
   /// Lines with such a run that is also in the line before or after, as of a block of zeros: number, the
@@ -127,7 +127,7 @@ struct MatrixFigures {
   uint64_t lone_line = 0;
   ForeignBytes foreign{}, foreign_scales{};  ///< text or one pattern in the bytes, and in the block scales
   ForeignBytes zero_bytes{};                 ///< the longest run of zero bytes
-  Pieces::Repeat repeat{}, scale_repeat{};   ///< bytes, and block scales, that are those of an earlier place
+  Pieces::Repeat repeat{}, scale_repeat{};   ///< bytes, and block scales, that repeat an earlier place
   /// The longest run of blocks of zeros whose scales are not those of zeros: number of blocks, and the first.
   uint64_t dead_run = 0, dead_first = 0;
   /// The share of the block scales' variance that rows and columns explain beyond chance. `as_stored` is for

@@ -7,13 +7,13 @@ namespace twofour {
 /// Bytes that no weights have: readable text, or one pattern of two bytes again and again. In scales: text,
 /// or numbers that neighbours never have, as in noise.
 struct ForeignBytes {
-  uint64_t bytes = 0, at = 0;  ///< number of bytes, 0: none were found; where they begin
+  uint64_t bytes = 0, at = 0;  ///< number of bytes, 0 if none were found; their offset
   bool is_text = false;
   uint16_t pattern = 0;  ///< the repeated bytes, the first one in the upper half
 };
 
-/// Looks at sixteen bytes of each sector of a matrix, and where these are text or one pattern, at the bytes
-/// around them. Zeros are kept apart, because pruning gives them.
+/// Looks at sixteen bytes of each sector of a matrix. If these are text or one pattern, it also looks at the
+/// bytes around them. Zeros are counted separately, because pruning gives them.
 class Looks {
  public:
   static constexpr uint64_t kSector = 512;

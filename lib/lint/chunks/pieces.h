@@ -5,19 +5,19 @@
 
 namespace twofour {
 
-/// Looks for bytes that are twice in a matrix at a distance of whole pieces, as where a page was written to
-/// two places. Sixteen of its bytes identify a piece.
+/// Finds bytes that a matrix has twice, at a distance of whole pieces: for example, a page that was written
+/// to two places. A piece is identified by sixteen of its bytes.
 class Pieces {
  public:
   static constexpr uint64_t kPiece = 512;
-  /// `bytes` is the size of what is added, `piece` the distance of the looks. Large matrices are looked at in
-  /// larger pieces.
+  /// `bytes` is the number of bytes that are added, `piece` the distance between looks. Large matrices are
+  /// looked at in larger pieces.
   Pieces(uint64_t bytes, uint64_t piece);
   /// Adds bytes that lie at `offset` of the matrix and follow those of the call before.
   void add(uint64_t offset, std::span<const uint8_t> bytes);
   void merge(const Pieces& other);
-  /// The longest run of pieces that are those of an earlier place: bytes, where it begins, and where the
-  /// earlier place begins.
+  /// The longest run of pieces that repeats an earlier one: its size in bytes, its offset, and the offset of
+  /// the earlier run.
   struct Repeat {
     uint64_t bytes = 0, at = 0, from = 0;
   };

@@ -78,7 +78,7 @@ bool is_of_missing_layer(const ModuleNames& names, const std::string& text, int6
 }
 
 /// Words of parts that a model may lack. Producers write one list of exclusions for all their models, and
-/// whether the parts that a model has are excluded is what loader_lookup.h says.
+/// loader_lookup.h decides if the parts of a model are excluded.
 constexpr std::string_view kOptionalParts[] = {
     "mtp",       "nextn",   "draft",     "eagle",  "medusa",     "vision",      "visual",       "image",
     "img",       "video",   "audio",     "speech", "speaker",    "talker",      "tower",        "projector",

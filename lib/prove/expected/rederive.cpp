@@ -372,8 +372,7 @@ std::vector<float> derive_weights(const Checkpoint& source, WeightReader& reader
     return weights;
   }
   const std::vector<float> scales = decode_scales(source, m, stored.scales);
-  float global = 1;
-  if (m.format->global_scale) global = read_multiplier(source, m, e);
+  const float global = m.format->global_scale ? read_multiplier(source, m, e) : 1.0f;
   const int64_t across = (m.k + m.scale_cols - 1) / m.scale_cols, first = n0 / m.scale_rows;
   bool has_nan = false;
 #pragma omp parallel for schedule(static) reduction(|| : has_nan)
