@@ -25,15 +25,15 @@ struct InputScaleOf {
   std::string fused = {}, projection = {}, kind = {};
   int64_t layer = 0;
   bool shares = false;      ///< gate or up
-  std::string rule = {};    ///< the rule by which the scale changes; empty if it does not
-  bool is_outlier = false;  ///< more than 1024 times the lower median of its projection
+  std::string rule = {};    ///< set where the scale changes
+  bool is_outlier = false;  ///< of more than 1024 times the lower median of its projection
   bool is_valid() const { return multiplier > 0; }
 };
 
 class DerivedInputScales {
  public:
   explicit DerivedInputScales(MendedState& state)
-      : state_(state), infos_(state.infos()), settings_(settings_of(state)), groups_(settings_) {
+      : state_(state), infos_(state.infos()), words_(words_of(state)), groups_(words_) {
     list();
   }
 
@@ -82,7 +82,7 @@ class DerivedInputScales {
       s.is_outlier = scales.size() > 2 && s.multiplier > 1024 * scales[(scales.size() - 1) / 2];
     }
   }
-  static Json settings_of(const MendedState& state) {
+  static Json words_of(const MendedState& state) {
     if (const auto entry = quantization_entry(state.config)) return entry->value;
     const Json& nested = member(state.hf_quant, "quantization");
     return nested.is_null() ? state.hf_quant : nested;
@@ -148,14 +148,14 @@ class DerivedInputScales {
       return text_of(holder, "quant_algo").find("A16") != std::string::npos;
     };
     if (module.ends_with(".dt_proj")) return true;
-    if (has_a16(settings_) || has_a16(member(member(settings_, "quantized_layers"), module))) return true;
+    if (has_a16(words_) || has_a16(member(member(words_, "quantized_layers"), module))) return true;
     const Json group = groups_.find(module);
     return group.is_object() && integer_of(member(group, "weights"), "num_bits") == 4 &&
            member(group, "input_activations").is_null();
   }
   /// True if the config demands a stored scale for the inputs of an FP8 linear.
   bool is_demanded(const std::string& module) const {
-    for (const Json& holder : {settings_, member(member(settings_, "quantized_layers"), module)}) {
+    for (const Json& holder : {words_, member(member(words_, "quantized_layers"), module)}) {
       if (text_of(holder, "quant_algo") == "FP8") return true;
     }
     const Json inputs = member(groups_.find(module), "input_activations");
@@ -272,7 +272,7 @@ class DerivedInputScales {
 
   MendedState& state_;
   const std::vector<TensorInfo> infos_;
-  const Json settings_;
+  const Json words_;
   const SourceGroups groups_;
   std::vector<InputScaleOf> all_;
   std::map<std::string, size_t> with_, without_;  ///< numbers of stored and missing scales, by kind
@@ -288,7 +288,7 @@ bool is_usable_scale(const MendedTensor& t) {
   return !values.empty() && std::all_of(values.begin(), values.end(), is_usable);
 }
 
-/// The attention that a scale belongs to, and true if ".k_proj" follows its name.
+/// The attention that a scale belongs to, and what follows it: ".k_proj" or nothing.
 std::pair<std::string, bool> attention_of_scale(std::string_view name, char side) {
   name.remove_suffix(8);
   const std::string projection = fmt::format(".{}_proj", side);
@@ -326,7 +326,7 @@ void derive_input_scales(MendedState& state, const MendNote* note) {
 }
 
 void derive_cache_scales(MendedState& state, const MendNote* note) {
-  std::map<std::string, bool> layers;  // by attention; true if scales are below projections
+  std::map<std::string, bool> layers;  // by attention: whether scales are below projections
   for (const auto& [name, t] : state.tensors) {
     for (const char side : {'k', 'v'}) {
       if (is_side(name, side)) layers.insert(attention_of_scale(name, side));
