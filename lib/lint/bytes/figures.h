@@ -7,12 +7,12 @@
 
 #include "lib/lint/bytes/input.h"
 #include "lib/lint/chunks/chunk.h"
+#include "lib/lint/chunks/foreign_bytes.h"
 #include "lib/lint/chunks/levels.h"
-#include "lib/lint/chunks/looks.h"
 #include "lib/lint/chunks/number_counts.h"
 #include "lib/lint/chunks/number_kind.h"
-#include "lib/lint/chunks/pieces.h"
-#include "lib/lint/chunks/zeros.h"
+#include "lib/lint/chunks/repeated_pieces.h"
+#include "lib/lint/chunks/zero_places.h"
 
 /// Figures of matrices from one pass over their bytes, less than 1 KiB for each matrix. Matrices are compared
 /// by their figures, without reading them again.

@@ -1,4 +1,4 @@
-#include "lib/lint/chunks/zeros.h"
+#include "lib/lint/chunks/zero_places.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "lib/lint/chunks/pieces.h"
+#include "lib/lint/chunks/repeated_pieces.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "lib/lint/chunks/looks.h"
+#include "lib/lint/chunks/foreign_bytes.h"
 
 #include <algorithm>
 #include <bit>
