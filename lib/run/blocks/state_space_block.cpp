@@ -94,7 +94,7 @@ class StateSpaceBlock {
 }  // namespace
 
 // Transformers clamps time steps from below in prompts but not in single tokens. Here all are clamped, so
-// that a text says the same in any pieces.
+// that a text gives the same numbers in any pieces.
 void run_state_space(const DecoderState& s, int64_t layer, std::span<const SequencePart> batch, HalfRows rows,
                      const HalfRun& run) {
   run_recurrent<StateSpaceBlock>(s, layer, s.shape.state_space, s.layers[at(layer)].state_space, batch, rows,
