@@ -157,8 +157,8 @@ std::string mend_text(const MendRecord& m) {
   return fmt::format("{} ({}): {}; {}\n", m.mend, rules, what, format_bytes(m.bytes));
 }
 
-/// The findings that a dry run expects to be left: those of the result's headers and small scales, those of
-/// files that no mend writes, and those that are known to be beyond repair.
+/// The findings that a dry run expects after the repair: findings in the result's headers and small scales,
+/// in files that no mend writes, and findings that no mend can remove.
 LintReport expected_report(const Repaired& repaired, const LintLevels& levels) {
   LintReport report = lint_outline(repaired.checkpoint, levels);
   std::set<std::string> rules, files;

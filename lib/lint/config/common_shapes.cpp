@@ -12,7 +12,7 @@
 #include "lib/lint/config/layer_tensors.h"
 #include "lib/source/config/model_config.h"
 
-// Checks of properties that every decoder has, whatever its family. Layers of one kind have the same parts
+// Checks of properties that decoders of every family have. Layers of one kind have the same parts
 // with the same sizes. All layers read and write one residual stream, which is as wide as the embedding.
 
 namespace twofour {

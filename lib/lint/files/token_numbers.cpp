@@ -9,8 +9,8 @@
 #include "lib/lint/files/checks.h"
 #include "lib/source/config/model_config.h"
 
-// The numbers of tokens that configs state, against the tokens of the tokenizer: those that begin and end
-// texts, and those that stand for images and sounds.
+// Compares the numbers of tokens in configs with the tokens of the tokenizer: the tokens that begin and end
+// texts, and the tokens for images and sounds.
 
 namespace twofour {
 namespace {
@@ -89,8 +89,8 @@ class NumberLint {
                   text != nullptr ? ", " + json_quote_short(*text) : std::string());
   }
 
-  /// Reports the token that begins a text where that which ends it should be, and the other way round. Other
-  /// numbers may be meant: an end of a turn in place of that of a text. Returns true if there is nothing to
+  /// Reports a config in which the tokens that begin and end a text are exchanged. Other numbers may be
+  /// correct: the end of a turn in place of the end of a text. Returns true if there is nothing to
   /// report.
   bool check_swapped(const char* file, const Json& config) {
     if (!end_.number) return true;

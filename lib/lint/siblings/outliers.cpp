@@ -303,8 +303,8 @@ class Outliers {
                                    100 * m->figures->negative_share));
     }
   }
-  /// Checks the norms of all layers together. Reports them if most weights are negative, as of norms that are
-  /// all too small by one, or hardly any is far from zero, as of differences to another checkpoint.
+  /// Checks the norms of all layers together. If most weights are negative, all norms may be too small by
+  /// one. If nearly all are close to zero, they may be differences to another checkpoint.
   void check_all_norms() {
     constexpr double kMostNegative = 0.5;
     std::vector<double> negative, octaves;

@@ -24,8 +24,8 @@
 namespace twofour {
 namespace {
 
-/// The checkpoint that an artifact in a layout was made from, as far as the artifact records it.
-/// open_source() returns it as a Checkpoint.
+/// The source of an artifact in a layout, rebuilt from the artifact's records. open_source() returns it as a
+/// Checkpoint.
 class ArtifactView : public TensorSource {
  public:
   struct Tensor {
