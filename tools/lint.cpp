@@ -13,6 +13,7 @@
 #include "lib/report/report.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
+#include "tools/cli/lint_options.h"
 #include "tools/cli/source_options.h"
 #include "tools/text/lint_text.h"
 

@@ -11,7 +11,7 @@
 #include "lib/base/findings/options.h"
 #include "lib/base/findings/problems.h"
 #include "lib/graft/module_patterns.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {

@@ -16,9 +16,9 @@
 #include "lib/graft/open_edited.h"
 #include "lib/graft/quantization_entries.h"
 #include "lib/recipe/artifact/manifest.h"
-#include "lib/source/checkpoint/config_terms.h"
-#include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/config_terms.h"
+#include "lib/source/config/quantization_config.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {

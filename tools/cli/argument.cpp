@@ -8,7 +8,7 @@
 
 #include "lib/base/findings/given_urls.h"
 #include "lib/base/findings/suggest.h"
-#include "lib/source/checkpoint/index_file.h"
+#include "lib/source/checkpoint/checkpoint.h"
 #include "tools/cli/arguments.h"
 
 namespace twofour {

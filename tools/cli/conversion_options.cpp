@@ -11,7 +11,7 @@
 #include "lib/recipe/artifact/manifest.h"
 #include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/recipe/selection/input_scales.h"
-#include "lib/source/checkpoint/index_file.h"
+#include "lib/source/checkpoint/checkpoint.h"
 #include "lib/write/encode/quantized_group.h"
 #include "lib/write/output/destination.h"
 #include "lib/write/transform/open_to_convert.h"

@@ -6,7 +6,7 @@
 #include "formats/json/access.h"
 #include "formats/weight_dialect.h"
 #include "lib/lint/config/promises.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {
@@ -29,7 +29,7 @@ bool is_kept(const Promise& p, const CodedModule& m, QuantMethod method) {
 
 void lint_inputs(const LintInput& s, const Promises& promises, const std::vector<CodedModule>& modules,
                  LintReporter& reporter) {
-  const Json& scheme = member(*promises.words, "activation_scheme");
+  const Json& scheme = member(*promises.settings, "activation_scheme");
   if (promises.method == QuantMethod::kFp8 && !modules.empty() && scheme != "dynamic" && scheme != "static") {
     reporter.add("config-inputs", s.setting(promises.place + "activation_scheme"),
                  "expected dynamic or static, found {}", shown_setting(scheme));
@@ -66,7 +66,7 @@ void lint_inputs(const LintInput& s, const Promises& promises, const std::vector
       by = p.algorithm;
     } else {
       key += "activation_scheme";
-      says = shown_setting(member(*promises.words, "activation_scheme"));
+      says = shown_setting(member(*promises.settings, "activation_scheme"));
     }
     SameKey& same = (p.inputs == InputPromise::kStatic ? read : kept)[by];
     if (same.key.empty()) same = {key, says, {}, {}};
@@ -122,11 +122,11 @@ std::string upper(std::string text) {
 }
 
 /// Returns what the keys of one config state about the KV cache.
-CachePromise cache_promise(const Json& words, const std::string& place, bool groups) {
+CachePromise cache_promise(const Json& settings, const std::string& place, bool groups) {
   CachePromise p;
   for (const char* name : {"kv_cache_quant_algo", "kv_cache_scheme"}) {
-    if (!words.contains(name)) continue;
-    const Json& value = words[name];
+    if (!settings.contains(name)) continue;
+    const Json& value = settings[name];
     p.is_configured = true;
     if (value.is_null() || (value.is_string() && value == "")) continue;
     p.key = place + name;
@@ -142,7 +142,7 @@ CachePromise cache_promise(const Json& words, const std::string& place, bool gro
   }
   // Attention may have a group of its own.
   if (!groups) return p;
-  for (const auto& [name, group] : members_of(words, "config_groups")) {
+  for (const auto& [name, group] : members_of(settings, "config_groups")) {
     for (const std::string& target : strings_of(group, "targets")) {
       if (target.find("Attention") == target.npos && target.find("attn$") == target.npos) continue;
       return {true, true, false, place + "config_groups." + name, "scales", "FP8"};
@@ -158,9 +158,9 @@ bool is_known_cache(const std::string& algorithm) {
 
 /// Checks values of a scheme that every reader requires. Sources: vLLM, compressed_tensors.py
 /// (CompressedTensorsKVCacheMethod) and modelopt.py.
-void check_scheme(const LintInput& s, const Json& words, const CachePromise& p, bool groups,
+void check_scheme(const LintInput& s, const Json& settings, const CachePromise& p, bool groups,
                   LintReporter& reporter) {
-  const Json& scheme = member(words, "kv_cache_scheme");
+  const Json& scheme = member(settings, "kv_cache_scheme");
   const auto add = [&](const char* key, const char* expected, const Json& found) {
     reporter.add("config-cache", s.setting(fmt::format("{}.{}", p.key, key)), "expected {}, found {}",
                  expected, shown_setting(found));
@@ -185,10 +185,10 @@ void check_scheme(const LintInput& s, const Json& words, const CachePromise& p, 
 
 void lint_cache(const LintInput& s, const ConfiguredQuantization& configured, LintReporter& reporter) {
   if (!s.layout.empty() || s.is_part) return;
-  const Json& words = *configured.words;
+  const Json& settings = *configured.settings;
   const bool groups = configured.method_text == "compressed-tensors";
-  const CachePromise p = cache_promise(words, configured.place, groups);
-  if (p.is_quantized) check_scheme(s, words, p, groups, reporter);
+  const CachePromise p = cache_promise(settings, configured.place, groups);
+  if (p.is_quantized) check_scheme(s, settings, p, groups, reporter);
 
   // If both files state the cache, both are checked.
   CachePromise other;
@@ -220,14 +220,14 @@ void lint_cache(const LintInput& s, const ConfiguredQuantization& configured, Li
     if (count++ == 0) first = i;
     const TensorInfo& t = s.tensors[i];
     const bool is_one = std::all_of(t.shape.begin(), t.shape.end(), [](int64_t d) { return d == 1; });
-    if (is_one || member(member(words, "kv_cache_scheme"), "strategy") == "attn_head") continue;
+    if (is_one || member(member(settings, "kv_cache_scheme"), "strategy") == "attn_head") continue;
     reporter.add("config-cache", s.at(i, name), "expected one number, found {}", describe(t));
   }
   if (first && !p.is_quantized && !other.is_quantized) {
     reporter.add("config-cache", s.at(*first),
                  "expected {} in the config, because {} scales of keys and values are stored, found none",
                  groups ? "kv_cache_scheme" : "kv_cache_quant_algo or kv_cache_scheme", count);
-  } else if (first && groups && member(member(words, "kv_cache_scheme"), "dynamic") == true) {
+  } else if (first && groups && member(member(settings, "kv_cache_scheme"), "dynamic") == true) {
     reporter.add("config-cache", s.setting(p.key + ".dynamic"),
                  "expected false, because {} is stored, found true", s.tensors[*first].name);
   } else if (!first && p.is_static && !s.tensors.empty()) {

@@ -7,7 +7,7 @@
 
 #include "formats/naming.h"
 #include "lib/lint/bytes/checks.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {
@@ -37,7 +37,7 @@ std::optional<ExpertName> parse_expert_name(std::string_view name) {
 /// One tensor of an expert.
 struct Member {
   size_t tensor;          ///< in LintInput::tensors
-  std::string_view rest;  ///< the part of the name behind the expert's number
+  std::string_view rest;  ///< the part of the name after the expert's number
 };
 /// The tensors of each expert, sorted by `rest`.
 using Experts = std::map<int64_t, std::vector<Member>>;

@@ -24,7 +24,7 @@ enum class Mended {
   kNo,
   kYes,
   kDonor,  ///< with another checkpoint of the same model
-  kFold,   ///< if folding is asked for
+  kFold,   ///< if folding is requested
 };
 
 /// A rule about a known fault. A fault is an error if it breaks loading or silently gives wrong numbers. A

@@ -7,7 +7,7 @@
 #include "formats/layouts/layouts.h"
 #include "formats/weight_format.h"
 #include "lib/recipe/artifact/layout_names.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 
 namespace twofour {
 namespace {
@@ -29,7 +29,7 @@ std::string bytes_text(uint64_t bytes) {
                                 : fmt::format("{} bytes", bytes);
 }
 
-/// What a layout or method makes, in words.
+/// A description of the result of a layout or method.
 std::string meaning_of(const std::string& method) {
   if (is_layout(method))
     return layout_pattern(method).empty() ? "NVFP4 in a layout for kernels"

@@ -13,7 +13,7 @@
 
 namespace twofour {
 
-/// What an artifact says about itself: in README.md and in its model card.
+/// The facts about an artifact in its README.md and in its model card.
 struct ArtifactFacts {
   /// Matrices that were made by the same method.
   struct Made {
@@ -25,7 +25,7 @@ struct ArtifactFacts {
   };
   std::map<std::string, Made> made;  ///< by layout or method
   std::string command;               ///< "graft", "drop" or "repair", or empty
-  std::string quant_method;          ///< of the artifact's config; empty if it quantizes nothing
+  std::string quant_method;          ///< method in the artifact's config; empty if it quantizes nothing
   bool is_solved = false, is_masked = false;
   uint64_t bytes = 0, source_bytes = 0;  ///< bytes of all tensors, and of the source's weight files
 
@@ -36,7 +36,7 @@ struct ArtifactFacts {
   void take_config(const Json& config, const Json& hf_quant_config);
 };
 
-/// Paragraphs of Markdown that say how programs load the artifact, and how it is proven. In them PATH is the
+/// Paragraphs of Markdown about loading the artifact, and about its proof. In them PATH is the
 /// artifact's directory.
 std::string loading_text(const ArtifactFacts& facts);
 std::string proof_text(const ArtifactFacts& facts);

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "formats/naming.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {

@@ -16,9 +16,9 @@
 #include "lib/prove/origins/lost_terms.h"
 #include "lib/prove/origins/switches.h"
 #include "lib/recipe/artifact/manifest.h"
-#include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/model_config.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/model_config.h"
+#include "lib/source/config/quantization_config.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {

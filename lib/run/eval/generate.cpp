@@ -8,7 +8,7 @@
 
 #include "formats/error.h"
 #include "lib/base/io/file.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 

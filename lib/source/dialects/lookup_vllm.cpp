@@ -83,8 +83,8 @@ std::unique_ptr<LoaderLookup> read_single(std::vector<std::string> excluded, con
 
 /// Reads a ModelOpt configuration with an algorithm for each module. A module that is not listed is not
 /// quantized.
-std::unique_ptr<LoaderLookup> read_mixed(const ModelOptWords& words) {
-  const LayerMap layers(words.layers());
+std::unique_ptr<LoaderLookup> read_mixed(const ModelOptSettings& settings) {
+  const LayerMap layers(settings.layers());
   if (layers.empty()) throw Error("quantized_layers: expected modules, which vLLM requires, found none");
   std::set<std::pair<int64_t, int64_t>> blocks;
   for (const auto& [name, entry] : layers.entries()) {
@@ -96,7 +96,7 @@ std::unique_ptr<LoaderLookup> read_mixed(const ModelOptWords& words) {
   if (blocks.size() > 1)
     throw Error(fmt::format(
         "quantized_layers: expected one size of FP8 blocks, which vLLM requires, found {}", blocks.size()));
-  return lookup_by({leave({kPatterns, words.excluded}),
+  return lookup_by({leave({kPatterns, settings.excluded}),
                     read_layers({kLinears, kMixedExperts}, [layers](const EngineLayer& layer) {
                       return find_mixed(layers, kMixed, layer);
                     })});
@@ -130,9 +130,9 @@ std::unique_ptr<LoaderLookup> read_fp8(const Json& entry, const LoadedConfig& co
 }
 
 /// Returns the algorithm of all modules. NVFP4 is for weights alone if no group has activations.
-std::string single_algorithm(const ModelOptWords& words, const Json& config) {
-  const bool nvfp4 = words.algorithm == "NVFP4";
-  return nvfp4 && are_for_weights_alone(member(config, "config_groups")) ? "W4A16_NVFP4" : words.algorithm;
+std::string single_algorithm(const ModelOptSettings& settings, const Json& config) {
+  const bool nvfp4 = settings.algorithm == "NVFP4";
+  return nvfp4 && are_for_weights_alone(member(config, "config_groups")) ? "W4A16_NVFP4" : settings.algorithm;
 }
 
 }  // namespace
@@ -148,9 +148,9 @@ std::unique_ptr<LoaderLookup> read_vllm(const LoadedConfig& config, const std::v
     return groups.all_known() ? lookup_by({read_groups(vllm::kGroupRules, std::move(groups))}) : nullptr;
   }
   if (!is_modelopt(entry)) return nullptr;
-  const ModelOptWords words(entry, {"ignore", "exclude_modules"});
-  if (words.algorithm == "MIXED_PRECISION") return vllm::read_mixed(words);
-  return vllm::read_single(words.excluded, vllm::single_algorithm(words, entry));
+  const ModelOptSettings settings(entry, {"ignore", "exclude_modules"});
+  if (settings.algorithm == "MIXED_PRECISION") return vllm::read_mixed(settings);
+  return vllm::read_single(settings.excluded, vllm::single_algorithm(settings, entry));
 }
 
 }  // namespace twofour::lookups

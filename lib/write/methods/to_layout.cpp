@@ -6,7 +6,7 @@
 
 #include "formats/layouts/layouts.h"
 #include "lib/base/names/pattern.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "lib/write/encode/encode_rules.h"
 #include "lib/write/methods/layout_matrix.h"
 #include "lib/write/methods/method_list.h"
