@@ -69,17 +69,17 @@ def rate(done):
   return min(done / WARM_UP, 1) * (LEAST_RATE + (1 - LEAST_RATE) * wave)
 
 
-def train(student, teacher, windows, seconds, count, learning_rate, from_text):
-  """Trains for so long; -> figures of the run, with the losses every few seconds."""
+def train(student, teacher, windows, seconds, most_steps, count, learning_rate, from_text):
+  """Trains for so long, or so many steps; -> figures of the run, with the losses every few seconds."""
   vectors = [p for p in student.parameters() if p.ndim == 1]
   matrices = [p for p in student.parameters() if p.ndim > 1]
   groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
   is_cuda = matrices[0].is_cuda
   optimizer = torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.95), fused=is_cuda)
   history, steps, begin, shown = [], 0, time.monotonic(), 0
-  while (passed := time.monotonic() - begin) < seconds:
+  while (passed := time.monotonic() - begin) < seconds and steps < most_steps:
     for group in optimizer.param_groups:
-      group["lr"] = learning_rate * rate(passed / seconds)
+      group["lr"] = learning_rate * rate(max(passed / seconds, steps / most_steps))
     figures = losses(student, teacher, windows.take(count), from_text)
     torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
     optimizer.step()
@@ -88,7 +88,7 @@ def train(student, teacher, windows, seconds, count, learning_rate, from_text):
     text, divergence, balance = figures.tolist()  # waits for the device, so that time is time
     if not math.isfinite(text):
       raise SystemExit(f"step {steps}: the loss is {text}")
-    if steps == 1 or passed - shown >= max(seconds / 40, 1):
+    if steps in (1, most_steps) or passed - shown >= max(seconds / 40, 1):
       shown = passed
       history.append({"seconds": round(passed, 1), "steps": steps, "cross_entropy": text, "divergence": divergence,
                       "balance": balance})
@@ -120,6 +120,7 @@ def main():
   parser.add_argument("tokens", metavar="TOKENS", type=pathlib.Path)
   parser.add_argument("out", metavar="OUT", type=pathlib.Path, help="folder to make; must not exist")
   parser.add_argument("--seconds", type=float, default=600, help="of training (default: %(default)s)")
+  parser.add_argument("--steps", type=int, default=10**9, help="at most (default: as many as the seconds allow)")
   parser.add_argument("--evaluation", type=pathlib.Path, help="windows of tokens, as ../smollm2/texts.py makes them")
   parser.add_argument("--layers", type=int, help="the first layers alone, to try the script (default: all)")
   parser.add_argument("--length", type=int, default=LENGTH, help="tokens of a window (default: %(default)s)")
@@ -140,7 +141,7 @@ def main():
   if evaluation is not None:
     figures |= {"dense_perplexity": perplexity(teacher, evaluation), "untrained_perplexity": perplexity(student, evaluation)}
     print(json.dumps(figures), flush=True)
-  figures |= train(student, teacher, windows, o.seconds, o.windows, o.rate, o.from_text)
+  figures |= train(student, teacher, windows, o.seconds, o.steps, o.windows, o.rate, o.from_text)
   figures["sha256"] = model.save(student, o.dense, o.out)
   if evaluation is not None:
     with torch.no_grad():
