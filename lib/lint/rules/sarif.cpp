@@ -6,6 +6,7 @@
 #include "formats/json.h"
 #include "lib/base/findings/version.h"
 #include "lib/lint/rules/baseline.h"
+#include "lib/source/checkpoint/checkpoint.h"
 
 namespace twofour {
 namespace {
