@@ -331,6 +331,10 @@ int run_repair(const RepairArguments& given, const Common& common) {
 
 std::function<int()> setup_repair(Arguments& args, const Common& common) {
   auto o = std::make_shared<RepairArguments>();
+  std::vector<std::string> mended;
+  for (const LintRule& rule : lint_rules()) {
+    if (rule.mended != Mended::kNo) mended.emplace_back(rule.id);
+  }
   args.option("SRC", o->common.source, or_url("Hugging Face checkpoint directory")).required();
   args.option("OUT", o->common.destination, "Directory to write; absent or empty").required();
   args.option("--donor", o->donor,
@@ -338,6 +342,7 @@ std::function<int()> setup_repair(Arguments& args, const Common& common) {
       .value_name("PATH");
   args.option("--only", o->only, "Mend only findings of these rules: ids or globs")
       .value_name("RULE")
+      .suggest(mended)
       .default_text("all rules")
       .separated_by(',');
   args.option("--fold", o->fold, "Give fused linears the larger of unequal global scales, at a stated loss")

@@ -74,6 +74,11 @@ Argument& Argument::one_of(std::vector<std::string> words, const std::vector<std
   });
 }
 
+Argument& Argument::suggest(std::vector<std::string> words) {
+  entry_.suggestions = std::move(words);
+  return *this;
+}
+
 Argument& Argument::range(int least, int most) {
   entry_.range = fmt::format("{} to {}", least, most);
   return check([least, most, expected = "a whole number from " + entry_.range](const std::string& text) {
@@ -116,6 +121,7 @@ Argument& Argument::default_text(const std::string& text) {
 
 Argument& Argument::separated_by(char separator) {
   option_->delimiter(separator);
+  entry_.is_list = separator == ',';
   return *this;
 }
 

@@ -8,6 +8,7 @@
 #include "formats/weight_format.h"
 #include "lib/recipe/artifact/layout_names.h"
 #include "lib/source/config/quantization_config.h"
+#include "lib/source/dialects/loader_lookup.h"
 
 namespace twofour {
 namespace {
@@ -121,6 +122,7 @@ void ArtifactFacts::take_config(const Json& config, const Json& hf_quant_config)
   quant_method = has_method ? plain_word(entry->value.at("quant_method").get<std::string>())
                  : hf_quant_config.is_object() ? "modelopt"
                                                : "";
+  unloaded = plain_word(find_unloaded_by_vllm(has_method ? entry->value : hf_quant_config));
 }
 
 std::string loading_text(const ArtifactFacts& facts) {
@@ -141,6 +143,12 @@ std::string loading_text(const ArtifactFacts& facts) {
     return "No import of twofour is needed:\n\n"
            "```python\nfrom transformers import AutoModelForCausalLM\n"
            "model = AutoModelForCausalLM.from_pretrained(\"PATH\", dtype=\"auto\")\n```\n";
+  }
+  if (!facts.unloaded.empty()) {
+    return fmt::format(
+        "No import of twofour is needed, but vLLM has no loader of {}. Take an engine that has one, or "
+        "`twofour convert PATH OUT --to bf16`, which writes a checkpoint that vLLM loads.\n",
+        facts.unloaded);
   }
   return fmt::format(
       "No import of twofour is needed. Engines that read `quant_method` `{}` load it, vLLM among them:\n\n"

@@ -26,13 +26,14 @@ struct ArtifactFacts {
   std::map<std::string, Made> made;  ///< by layout or method
   std::string command;               ///< "graft", "drop" or "repair", or empty
   std::string quant_method;          ///< method in the artifact's config; empty if it quantizes nothing
+  std::string unloaded;  ///< a format of the artifact without a loader in vLLM; empty: none is known
   bool is_solved = false, is_masked = false;
   uint64_t bytes = 0, source_bytes = 0;  ///< bytes of all tensors, and of the source's weight files
 
   /// Takes an entry of `modules` in twofour.json.
   void take(const Json& entry);
   void take(const Recipe& recipe);
-  /// Takes `quant_method` of a config.json and a hf_quant_config.json, which may be JSON null.
+  /// Takes `quant_method` and formats of a config.json and a hf_quant_config.json, which may be JSON null.
   void take_config(const Json& config, const Json& hf_quant_config);
 };
 

@@ -135,6 +135,35 @@ std::string single_algorithm(const ModelOptSettings& settings, const Json& confi
   return nvfp4 && are_for_weights_alone(member(config, "config_groups")) ? "W4A16_NVFP4" : settings.algorithm;
 }
 
+/// Returns the first of `stated` that none of the lists has. Empty if there is none.
+std::string first_without(const std::vector<std::string>& stated,
+                          std::initializer_list<std::span<const std::string_view>> lists) {
+  for (const std::string& format : stated) {
+    const bool is_loaded = std::any_of(lists.begin(), lists.end(), [&](const auto& list) {
+      return std::find(list.begin(), list.end(), format) != list.end();
+    });
+    if (!is_loaded && !format.empty()) return format;
+  }
+  return {};
+}
+
+/// Returns the formats of the groups of a compressed-tensors config, except those that no rule here names.
+std::vector<std::string> formats_of_groups(const Json& entry) {
+  std::vector<std::string> formats;
+  const Json& groups = member(entry, "config_groups");
+  if (!groups.is_object()) return formats;
+  for (const auto& [name, group] : groups.items()) {
+    const Json& weights = member(group, "weights");
+    const Scheme format = configured_scheme(group);
+    if (member(weights, "num_bits") == Json(6) && text_of(weights, "type") == "float") {
+      formats.emplace_back(WeightFormat(WeightFormat::kMxfp6)->name);
+    } else if (format != schemes::kOther && format.format->coded) {
+      formats.push_back(scheme_label(format, false));
+    }
+  }
+  return formats;
+}
+
 }  // namespace
 }  // namespace vllm
 
@@ -154,3 +183,23 @@ std::unique_ptr<LoaderLookup> read_vllm(const LoadedConfig& config, const std::v
 }
 
 }  // namespace twofour::lookups
+
+namespace twofour {
+
+std::string find_unloaded_by_vllm(const Json& quantization_config) {
+  using namespace lookups;
+  if (text_of(quantization_config, "quant_method") == "compressed-tensors")
+    return vllm::first_without(vllm::formats_of_groups(quantization_config), {vllm::kGroups});
+  if (!is_modelopt(quantization_config)) return {};
+  const ModelOptWords words(quantization_config, {});
+  if (words.algorithm != "MIXED_PRECISION")
+    return vllm::first_without({vllm::single_algorithm(words, quantization_config)},
+                               {vllm::kLinears, vllm::kSingleExperts});
+  std::vector<std::string> stated;
+  if (words.layers().is_object()) {
+    for (const auto& [name, entry] : words.layers().items()) stated.push_back(algorithm_of(entry));
+  }
+  return vllm::first_without(stated, {vllm::kLinears, vllm::kMixedExperts});
+}
+
+}  // namespace twofour

@@ -175,7 +175,7 @@ class GroupPlanner {
                        formed_.without_input_scale));
     }
     if (formed_.input_scales_dropped > 0) {
-      note(Severity::kNote, "input-scales-dropped",
+      note(Severity::kWarning, "input-scales-dropped",
            fmt::format("{} input scales are dropped: the output {}", formed_.input_scales_dropped,
                        rule_.is_tiled() ? "scales activations dynamically" : "quantizes weights only"));
     }

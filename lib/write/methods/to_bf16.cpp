@@ -94,7 +94,7 @@ class ToBf16 : public Method {
     const size_t input_scales = general ? widen_all(rule, planner) : widen_nvfp4(rule, planner);
     if (input_scales > 0) {
       planner.findings.push_back(
-          {Severity::kNote, "input-scales-dropped", c.path().string(),
+          {Severity::kWarning, "input-scales-dropped", c.path().string(),
            fmt::format("{} input scales are dropped: the output quantizes nothing", input_scales)});
     }
   }

@@ -206,6 +206,16 @@ void change_input_scales(const Rule& rule, const std::vector<Linear>& modules, P
 void write_input_scales(const std::string& becomes, const std::shared_ptr<const InputScaleRule>& rule,
                         const std::vector<ChosenInputScale>& chosen, size_t first, Planner& planner) {
   const Checkpoint& c = planner.source;
+  size_t dropped = 0;
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    const bool has_none = !chosen[i].is_own && !(chosen[i].multiplier > 0);
+    dropped += has_none && rule->modules[i].is_written && rule->modules[i].source->input_scale.has_value();
+  }
+  if (dropped > 0) {
+    planner.findings.push_back(
+        {Severity::kWarning, "input-scales-dropped", c.path().string(),
+         fmt::format("{} input scales are dropped: the output quantizes weights only", dropped)});
+  }
   for (size_t i = first; i < chosen.size(); ++i) {
     const InputScaleRule::Module& m = rule->modules[i];
     if (!m.is_written) continue;
