@@ -4,7 +4,7 @@
 #include <map>
 
 #include "lib/base/findings/problems.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "formats/error.h"
 #include "formats/json.h"
+#include "lib/base/names/arrangement_words.h"
 
 namespace twofour {
 
@@ -71,12 +72,13 @@ DescribedCodes described_codes(const std::string& key, const std::string& value,
 
 /// True if an entry of __metadata__ describes codes. Its key shows it, or the configuration that it quotes.
 bool is_on_codes(std::string key, const std::string& value) {
+  if (!key.starts_with("twofour.") && names_arrangement(key, value)) return true;
   for (char& c : key) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   // Keys with these endings do not describe the bytes.
   for (const char* end : {"_by", "_version", "_date", "_time", "_at", "_from", "_with", "_tool", "_url"}) {
     if (key.ends_with(end)) return false;
   }
-  constexpr const char* kWords[] = {"quant", "comfy", "swizzl", "hadamard", "rotat", "scale_layout"};
+  constexpr const char* kWords[] = {"quant", "comfy", "hadamard", "rotat"};
   if (std::ranges::any_of(kWords, [&](const char* word) { return key.find(word) != key.npos; })) return true;
   constexpr const char* kQuoted[] = {"\"quantization_config\"", "\"quant_method\"", "\"quant_algo\"",
                                      "\"_type\""};

@@ -12,6 +12,7 @@
 #include "formats/json/kind.h"
 #include "formats/module_parts.h"
 #include "formats/naming.h"
+#include "lib/base/names/arrangement_words.h"
 #include "lib/base/names/lookup_parts.h"
 #include "lib/source/config/configured_quantization.h"
 #include "lib/source/config/model_config.h"
@@ -48,6 +49,15 @@ bool names_transform(const std::string& text) {
 /// True for the keys of Quark's lists of steps before and during quantization.
 bool is_algorithm_key(const std::string& key) {
   return key == "algo_config" || key == "pre_quant_opt_config";
+}
+
+/// True for keys whose members are no settings of storage: names of modules or groups, and "meta", where
+/// GPTQModel notes how it made a checkpoint. Source: transformers, utils/quantization_config.py, GPTQConfig.
+bool has_no_settings(std::string_view key) {
+  constexpr std::string_view kKeys[] = {"meta",    "config_groups",        "quantized_layers",
+                                        "dynamic", "extra_config",         "layer_quant_config",
+                                        "modules", "module_fqn_to_config", "layer_type_quant_config"};
+  return std::find(std::begin(kKeys), std::end(kKeys), key) != std::end(kKeys);
 }
 
 /// True if a step of Quark stores weights for rotated inputs. A rotation r4 does, and an r1 that is online.
@@ -177,10 +187,19 @@ class Search {
       for (size_t i = 0; i < value.size(); ++i) look(file, fmt::format("{}[{}]", key, i), value[i]);
     }
     if (!value.is_object()) return;
+    const bool has_none = has_no_settings(key.substr(key.rfind('.') + 1));
+    // The other keys of such an entry name layouts of twofour.
+    const bool is_own = text_of(value, "quant_method") == "twofour";
     for (const auto& [name, inner] : value.items()) {
+      if (is_own && name != "base" && name != "beside_base") continue;
       const std::string place = key.empty() ? name : fmt::format("{}.{}", key, name);
       if (is_algorithm_key(name)) {
         look_at_steps(file, place, inner);
+      } else if (!has_none && name.find_first_of(".*:") == name.npos && names_order(name, inner)) {
+        found.push_back({file, place,
+                         fmt::format("expected codes and scales in the order of their weights, found {}, an "
+                                     "arrangement that no reader undoes",
+                                     quoted_setting(inner))});
       } else if (names_transform(name) || (inner.is_string() && names_transform(inner.get<std::string>()))) {
         add_transform(file, place, inner);
       } else if (name == "quant_algo") {
@@ -225,6 +244,15 @@ class Search {
   std::vector<ConfigTerm> found;
 
  private:
+  /// True if a setting names an arrangement of bytes. Quark's "order" does for codes in the order of AWQ.
+  bool names_order(const std::string& name, const Json& value) const {
+    if (name == "pack_method" && value == "order") {
+      return std::any_of(tensors_.begin(), tensors_.end(),
+                         [](const TensorInfo& t) { return t.name.ends_with(".qweight"); });
+    }
+    return names_arrangement(name, value);
+  }
+
   void look_at_steps(const std::string& file, const std::string& place, const Json& steps) {
     if (steps.is_array()) {
       for (size_t i = 0; i < steps.size(); ++i)

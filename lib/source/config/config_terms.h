@@ -24,11 +24,11 @@ std::vector<ConfigTerm> find_odd_types(const std::string& file, const std::strin
 /// Returns all such settings of both files. Transforms of the inputs (Hadamard matrices, rotations) that are
 /// stored in the weights count wherever a quantization entry states them. With `tensors`, algorithms that
 /// scale inputs or add low-rank matrices count, too, if no tensor holds the scales or matrices. So do
-/// `pre_quant_scale` and `has_zero_point`, which promise tensors, and the results of find_odd_types(). In an
-/// artifact, the source's entry is searched as well. Sources: compressed-tensors,
-/// transform/transform_config.py; AMD Quark, algo_config and pre_quant_opt_config; AutoRound,
-/// rotation_config; transformers, FPQuantConfig and HiggsConfig; NVIDIA/Model-Optimizer,
-/// export/quant_utils.py.
+/// `pre_quant_scale` and `has_zero_point`, which promise tensors, settings that name an arrangement of bytes
+/// (arrangement_words.h), and the results of find_odd_types(). In an artifact, the source's entry is searched
+/// as well. Sources: compressed-tensors, transform/transform_config.py; AMD Quark, algo_config and
+/// pre_quant_opt_config; AutoRound, rotation_config; transformers, FPQuantConfig and HiggsConfig;
+/// NVIDIA/Model-Optimizer, export/quant_utils.py.
 std::vector<ConfigTerm> find_config_terms(const Json& config, const Json& hf_quant_config,
                                           std::span<const TensorInfo> tensors);
 

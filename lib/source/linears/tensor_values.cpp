@@ -166,15 +166,17 @@ float largest_scaled_code(const Checkpoint& c, const ScaledCodes& from) {
   return largest;
 }
 
-/// Returns why weights with a global scale are impossible, without the place; empty: they are possible.
-std::string refusal_of(const Checkpoint& c, float stored, float multiplier, const ScaledCodes& from) {
+/// Returns why weights with a global scale are impossible, without the place; empty: they are possible. A
+/// scale that is computed from weights is no reciprocal.
+std::string refusal_of(const Checkpoint& c, float stored, float multiplier, const ScaledCodes& from,
+                       bool is_computed = false) {
   if (!std::isfinite(stored) || stored <= 0 || !std::isfinite(multiplier) || multiplier <= 0)
     return fmt::format("expected a positive finite global scale, found {}", stored);
   if (!is_beyond_weights(multiplier)) return "";
   const float largest = largest_scaled_code(c, from);
   if (!(largest * multiplier < kBeyondBf16))
     return fmt::format("expected a global scale with which all weights are finite, found {}", stored);
-  const bool is_reciprocal = kNvfp4Range / multiplier >= kSmallestWeight;
+  const bool is_reciprocal = !is_computed && kNvfp4Range / multiplier >= kSmallestWeight;
   if (!is_reciprocal || largest * multiplier <= kLargestWeight) return "";
   return fmt::format(
       "expected a global scale of weights up to {:g}, found {}, with which they are up to {:.3g}, and with "
@@ -196,7 +198,8 @@ SourceScale read_global_scale(const Checkpoint& c, const Nvfp4Linear& m, int64_t
   const std::string refusal =
       refusal_of(c, stored, own,
                  {m.codes, m.block_scale, static_cast<uint64_t>(expert) * rows, rows,
-                  static_cast<size_t>(m.k_outer ? m.n : m.k / kGroup), kGroup / 2, m.k_outer});
+                  static_cast<size_t>(m.k_outer ? m.n : m.k / kGroup), kGroup / 2, m.k_outer},
+                 c.is_computed(m));
   if (!refusal.empty()) problems.add("{}: {}", c.where(m.global_scale), refusal);
   return {std::bit_cast<uint32_t>(stored), own};
 }

@@ -79,6 +79,78 @@ TEST_CASE("rotations are found by the words of each producer") {
              .empty());
 }
 
+TEST_CASE("settings that name an arrangement of bytes are found wherever a configuration has them") {
+  const auto is_found = [](const std::string& words) { return !places(entry(words)).empty(); };
+  for (const char* words :
+       {R"("scale_layout": "swizzled")",
+        R"("is_marlin_format": true)",
+        R"("is_marlin_24_format": true)",
+        R"("is_bitblas_format": true)",
+        R"("is_sf_swizzled": true)",
+        R"("isScaleSwizzled": 1)",
+        R"("weight_layout": "col_major")",
+        R"("nibble_order": "high_first")",
+        R"("byteOrder": "big")",
+        R"("interleave": [2, 4])",
+        R"("is_k_major": true)",
+        R"("tile_size": 16)",
+        R"("weights_transposed": true)",
+        R"("int4_packing_format": "tile_packed_to_4d")",
+        R"("padding_strategy": "row")",
+        R"("repacked": "machete")",
+        R"("scale_format": "swizzled_128x4")",
+        R"("weight_storage": "interleaved")",
+        R"("pack_dtype": "int8")",
+        R"("packing_format": "marlin")",
+        R"("pack_method": "columns")",
+        R"("preshuffled": true)",
+        R"("layout": {"_type": "TensorCoreTiledLayout", "_data": {"inner_k_tiles": 8}})",
+        R"("quant_type": {"default": {"_type": "X", "_data": {"layout": {"_type": "MarlinSparseLayout"}}}})"})
+    CHECK_MESSAGE(is_found(words), std::string(words));
+  for (const char* words :
+       {R"("scale_layout": "linear")",
+        R"("scale_layout": null)",
+        R"("is_marlin_format": false)",
+        R"("weight_layout": "row_major")",
+        R"("interleave": [])",
+        R"("is_sf_swizzled": "false")",
+        R"("layout": {"_type": "PlainLayout", "_data": {}, "_version": 1})",
+        R"("pack_dtype": "int32")",
+        R"("packing_format": "auto_round:auto_gptq")",
+        R"("packing_format": "auto_round:llm_compressor")",
+        R"("meta": {"pack_order": "x", "packer": "gptqmodel", "pack_impl": "cpu"})",
+        R"("pack_impl": "cpu")",
+        R"("export": {"pack_method": "reorder", "weight_format": "real_quantized", "kv_cache_group": []})",
+        R"("backend": "gptq:marlin")",
+        R"("use_marlin": true)",
+        R"("dataset": "tiled")",
+        R"("desc_act": true)",
+        R"("model_name_or_path": "./marlin")",
+        R"("checkpoint_format": "gptq_v2", "version": "gemm")",
+        R"("config_groups": {"swizzled": {"targets": ["Linear"]}}, "ignore": ["re:.*packed", "layout"])",
+        R"("quantized_layers": {"tile_embed": {"quant_algo": "NVFP4"}})",
+        R"("version": "0.19.0")",
+        R"("dynamic": {"+:.*shuffle.*": {"bits": 4}})",
+        R"("modules_to_not_convert": ["patch_shuffle"])",
+        R"("quant_method": "twofour", "layout": "v7-packed", "groups": [{"layout": "g8"}])",
+        R"("weight_block_size": [128, 128])",
+        R"("zp_dtype": null, "actorder": null, "scale_dtype": "torch.uint8")"})
+    CHECK_MESSAGE(!is_found(words), std::string(words));
+  const std::string scales = R"("scale_layout": "swizzled")";
+  CHECK(places(entry(R"("config_groups": {"a": {"weights": {)" + scales + "}}}")) ==
+        "config.json:quantization_config.config_groups.a.weights.scale_layout");
+  CHECK(places(entry(R"("quant_method": "twofour", "layout": "v7", "base": {)" + scales + "}")) ==
+        "config.json:quantization_config.base.scale_layout");
+  CHECK(places("null", R"({"quantization": {)" + scales + "}}") ==
+        "hf_quant_config.json:quantization.scale_layout");
+  // Quark's plain order of nibbles is not that of codes with the names of AWQ.
+  const std::string order = entry(R"("export": {"pack_method": "order"})");
+  const std::vector<TensorInfo> codes{{"m.qweight", DType::kI32, {8, 8}}},
+      bytes{{"m.weight", DType::kU8, {8, 8}}};
+  CHECK(places(order, "null", codes) == "config.json:quantization_config.export.pack_method");
+  CHECK(places(order, "null", bytes).empty());
+}
+
 TEST_CASE("one file is read as the configuration of its folder says, which no output gets") {
   const auto open_file = [](const Scratch& scratch, const std::string& config) {
     StoredInt4 w(16, 64, 16, DType::kBF16, 1);
