@@ -25,6 +25,45 @@ bool is_kept(const Promise& p, const CodedModule& m, QuantMethod method) {
   return bits == (m.format->global_scale ? 4 : 8);
 }
 
+/// The block of a routed expert's matrix and the name of the matrix: "model.layers.0.mlp.experts" and
+/// "up_proj". Empty for other modules.
+std::pair<std::string, std::string> routed_name_of(const CodedModule& m) {
+  constexpr std::string_view kExperts = ".experts.";
+  const size_t at = m.is_stack ? m.name.npos : m.name.find(kExperts);
+  if (at == m.name.npos) return {};
+  return {m.name.substr(0, at + kExperts.size() - 1), m.name.substr(m.name.rfind('.') + 1)};
+}
+
+/// Reports the matrices that lack input scales in more than half of the experts of a layer. Fewer are
+/// reported when experts are compared with each other.
+void report_layers_of_experts(const LintInput& s, const std::vector<CodedModule>& modules,
+                              const SameKey& same, LintReporter& reporter) {
+  std::map<std::pair<std::string, std::string>, std::vector<size_t>> lacking;  // by block and matrix
+  for (const size_t i : same.without) {
+    if (auto name = routed_name_of(modules[i]); !name.first.empty()) lacking[std::move(name)].push_back(i);
+  }
+  std::map<std::pair<std::string, std::string>, size_t> having;
+  for (const size_t i : same.with) ++having[routed_name_of(modules[i])];
+  struct Layer {
+    size_t first = 0, without = 0, all = 0;
+  };
+  std::map<std::string, Layer> layers;
+  for (const auto& [name, without] : lacking) {
+    const auto with = having.find(name);
+    const size_t all = without.size() + (with == having.end() ? 0 : with->second);
+    if (2 * without.size() <= all) continue;
+    Layer& layer = layers.try_emplace(name.first, Layer{without[0]}).first->second;
+    layer.without += without.size();
+    layer.all += all;
+  }
+  for (const auto& [block, layer] : layers) {
+    reporter.add("missing-input-scale", s.at(modules[layer.first].tensor, block),
+                 "expected an input scale for each of {} matrices (declared by {}), found {} without, the "
+                 "first {}",
+                 layer.all, same.says, layer.without, modules[layer.first].name);
+  }
+}
+
 }  // namespace
 
 void lint_inputs(const LintInput& s, const Promises& promises, const std::vector<CodedModule>& modules,
@@ -89,12 +128,11 @@ void lint_inputs(const LintInput& s, const Promises& promises, const std::vector
                    same.without.size(), modules[same.without[0]].name, same.says);
       continue;
     }
+    report_layers_of_experts(s, modules, same, reporter);
     for (const size_t i : same.without) {
       const std::string& name = modules[i].name;
-      // A single expert without an input scale is reported when it is compared with its neighbours. Jamba's
-      // dt_proj is never called as a linear, so calibration cannot see its inputs.
-      const bool is_routed = !modules[i].is_stack && name.find(".experts.") != name.npos;
-      if (is_routed || name.ends_with(".dt_proj")) continue;
+      // Jamba's dt_proj is never called as a linear, so calibration cannot see its inputs.
+      if (!routed_name_of(modules[i]).first.empty() || name.ends_with(".dt_proj")) continue;
       reporter.add("missing-input-scale", s.at(modules[i].tensor, name),
                    "expected an input scale (declared by {}), found none", same.says);
     }

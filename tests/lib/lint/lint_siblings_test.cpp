@@ -203,6 +203,38 @@ TEST_CASE("missing-input-scale: a group for weights alone is for its own modules
   CHECK(is_missed(lint_with_group("model.layers.0.mlp.down_proj")));
 }
 
+TEST_CASE("missing-input-scale: one, half, most or all experts of a layer, and half of them by matrices") {
+  const std::string experts = "model.layers.2.mlp.experts.";
+  const size_t all = 16;
+  for (const size_t count : {size_t{1}, all / 2 - 1, all / 2, all / 2 + 1, all - 1, all}) {
+    for (const bool first : {true, false}) {
+      CAPTURE(count);
+      CAPTURE(first);
+      size_t found = 0;
+      const LintReport report = lint_changed(kMoe, [&](Save& s, std::mt19937& random) {
+        for (size_t i = 0; i < count; ++i) {
+          const size_t expert = first ? i : all - 1 - i;
+          drop(experts + std::to_string(expert) + ".*.input_scale")(s, random);
+        }
+      });
+      for (const LintFinding& f : report.findings) {
+        if (f.severity == Severity::kNote) continue;
+        CHECK(std::string(lint_rules()[f.rule].id) == "missing-input-scale");
+        found += 1 + f.consequences.size();
+      }
+      // A finding for each matrix, or one for the layer.
+      CHECK(found == (2 * count > all ? 1 : 3 * count));
+    }
+  }
+  // Whatever the other matrices of the same experts lack.
+  const LintReport mixed = lint_changed(kMoe, [&](Save& s, std::mt19937& random) {
+    for (const int e : {0, 1, 2, 3, 4, 5, 6})
+      drop(experts + std::to_string(e) + ".gate_proj.input_scale")(s, random);
+    for (const int e : {7, 8, 9, 10}) drop(experts + std::to_string(e) + ".up_proj.input_scale")(s, random);
+  });
+  CHECK(mixed.count(Severity::kError) + mixed.consequences() == 11);
+}
+
 TEST_CASE("missing-kv-scale: keys without values, and a layer without either") {
   const LintReport report = lint_changed(kLlamaKv, drop("model.layers.*.v_scale"));
   CHECK(rules_of(report).contains("missing-kv-scale"));
