@@ -313,8 +313,8 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
   for_each_layout([&]<class L>() { targets.push_back(L::name); });
   args.option("--to", o->recipe.layout, "Layout or format to write, nvfp4 as quantize writes it")
       .one_of(targets);
-  add_word(args, o->recipe, kCompresses, keys::kPattern);
-  add_word(args, o->recipe, kCompresses, keys::kDialect);
+  add_setting(args, o->recipe, kCompresses, keys::kPattern);
+  add_setting(args, o->recipe, kCompresses, keys::kDialect);
   args.option("--recipe", o->recipe.recipe, "Rules in place of --to: a YAML or JSON file, or a name")
       .value_name("FILE");
   for (const char* word : {"--to", "--pattern", "--dialect", "--include", "--exclude", "--also"})
@@ -347,10 +347,10 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
       .default_text("none: they go");
   add_context_option(args, o->context, "Tokens of a window");
   args.option("--limit", o->limit, "At most so many windows").range(1, 1 << 30).default_text("all");
-  add_word(args, o->recipe, kCompresses, keys::kMethod);
-  add_word(args, o->recipe, kCompresses, keys::kSweeps);
-  add_word(args, o->recipe, kCompresses, keys::kShrink);
-  add_word(args, o->recipe, kCompresses, keys::kScaleSearch);
+  add_setting(args, o->recipe, kCompresses, keys::kMethod);
+  add_setting(args, o->recipe, kCompresses, keys::kSweeps);
+  add_setting(args, o->recipe, kCompresses, keys::kShrink);
+  add_setting(args, o->recipe, kCompresses, keys::kScaleSearch);
   args.option("--budget", o->recipe.budget.share,
               "Prune this share of the bytes, 0 to 1, the cheapest by --budget-stats first")
       .value_name("SHARE")

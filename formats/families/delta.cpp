@@ -1,6 +1,7 @@
 #include "formats/families/rows.h"
 
-// Families with linear attention between layers of full attention: Qwen3-Next, Qwen3.5, Kimi-Linear, Ling-3.0.
+// Families with linear attention between layers of full attention: Qwen3-Next, Qwen3.5, Kimi-Linear,
+// Ling-3.0.
 
 namespace twofour {
 namespace families::delta {

@@ -41,7 +41,7 @@ struct RecipeOptions {
 void add_recipe_options(Arguments& args, RecipeOptions& options, RuleCommand command);
 
 /// Adds the option for a setting of rules.
-void add_word(Arguments& args, RecipeOptions& options, RuleCommand command, std::string_view key);
+void add_setting(Arguments& args, RecipeOptions& options, RuleCommand command, std::string_view key);
 
 /// Adds --stats and the options for choosing weights by statistics to a command. For convert, these settings
 /// are already among the settings of rules.
