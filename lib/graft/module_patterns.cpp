@@ -87,8 +87,10 @@ std::vector<bool> ModulePatterns::select(const Checkpoint& checkpoint, int64_t l
 void ModulePatterns::refuse_unused(const std::string& where) const {
   for (const One& one : all_) {
     if (one.used) continue;
-    throw Error(fmt::format("{} '{}': expected a module, tensor or role of {}, found none that matches",
-                            option_, one.text, where));
+    const bool is_plain = one.pattern && one.text.find_first_of("*?[:") == one.text.npos;
+    throw Error(fmt::format("{} '{}': expected a module, tensor or role of {}, found none that matches{}",
+                            option_, one.text, where,
+                            is_plain ? fmt::format("; '*{}*' would match parts of names", one.text) : ""));
   }
 }
 
