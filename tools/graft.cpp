@@ -43,10 +43,10 @@ std::function<int()> setup_graft(Arguments& args, const Common& common) {
   add_writing_options(args, o->common, false, false);
   add_config_option(args, o->common.without_config);
   args.footer(
-      "Every tensor of DONOR that matches comes, byte for byte. Tensors of BASE go that match, have these "
-      "names or belong to a module whose weights come; others stay. Parts of quantized modules come with "
-      "their "
-      "codes, only biases and scales of activations alone.\n"
+      "Matching tensors of DONOR come, byte for byte. Tensors of BASE go that match, have these names or "
+      "belong to modules whose weights come. Of quantized modules, only biases and scales of activations "
+      "come "
+      "alone.\n"
       "config.json and hf_quant_config.json of BASE are kept, but for the count of draft layers, lists with "
       "an entry a layer, what says whether there are modules of a kind (n_shared_experts), and what says how "
       "the modules that come are quantized. What these cannot say is refused, like shapes that do not fit "
