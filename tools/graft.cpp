@@ -43,15 +43,14 @@ std::function<int()> setup_graft(Arguments& args, const Common& common) {
   add_writing_options(args, o->common, false, false);
   add_config_option(args, o->common.without_config);
   args.footer(
-      "Every tensor of DONOR that matches comes, byte for byte. The tensors of BASE that match, or belong to "
-      "a "
-      "module that comes, go; all others stay as they are.\n"
+      "Matching tensors of DONOR come, byte for byte. Tensors of BASE go that match, have these names or "
+      "belong to modules whose weights come. Of quantized modules, only biases and scales of activations "
+      "come "
+      "alone.\n"
       "config.json and hf_quant_config.json of BASE are kept, but for the count of draft layers, lists with "
-      "an "
-      "entry a layer, what says whether there are modules of a kind (n_shared_experts), and what says how "
-      "the modules that come are quantized. What these cannot say is refused, "
-      "and so are shapes that do not fit BASE. Where nothing of BASE is replaced, twofour drop of all that "
-      "came gives BASE's files back, byte for byte.\n"
+      "an entry a layer, what says whether there are modules of a kind (n_shared_experts), and what says how "
+      "the modules that come are quantized. What these cannot say is refused, like shapes that do not fit "
+      "BASE. Where nothing of BASE is replaced, twofour drop of all that came gives BASE's files back.\n"
       "twofour validate OUT --source BASE --donor DONOR proves the result.");
   return [o, &common] { return run_graft(*o, common); };
 }

@@ -189,6 +189,14 @@ LintReport expected_report(const Repaired& repaired, const LintLevels& levels) {
   return report;
 }
 
+/// The number of findings that a donor would mend. Notes do not count.
+size_t count_for_donors(const LintReport& left) {
+  return static_cast<size_t>(
+      std::count_if(left.findings.begin(), left.findings.end(), [](const LintFinding& f) {
+        return f.severity != Severity::kNote && lint_rules()[f.rule].mended == Mended::kDonor;
+      }));
+}
+
 /// The findings of unmended files that no lint of the result can show.
 bool lost_something(const Repaired& repaired) {
   return std::any_of(repaired.unmended.begin(), repaired.unmended.end(), [](const Finding& f) {
@@ -316,7 +324,14 @@ int run_repair(const RepairArguments& given, const Common& common) {
   if (common.json) {
     print_json(document);
   } else if (!common.quiet) {
-    if (repaired.mends.empty()) print_stdout("{}: nothing to mend, nothing written\n", o.source);
+    const size_t waiting = given.donor.empty() ? count_for_donors(left) : 0;
+    if (waiting > 0) {
+      print_stdout("{}: {}; {} {} --donor, a checkpoint of the same model\n", o.source,
+                   repaired.mends.empty() ? "nothing mended, nothing written" : "not all mended",
+                   counted(waiting, "finding"), waiting == 1 ? "needs" : "need");
+    } else if (repaired.mends.empty()) {
+      print_stdout("{}: nothing to mend, nothing written\n", o.source);
+    }
     const bool is_read_whole = repaired.mends.empty() && !is_remote_address(given.common.source);
     print_lint_report(common, left, subject,
                       writes          ? "read again"

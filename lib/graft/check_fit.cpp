@@ -132,19 +132,23 @@ class FitCheck {
       expect(fmt::format("the base's hidden_size {}", *hidden));
   }
 
-  /// Adds a problem if a block of the donor and the base differ in the number of experts. Applies only to
-  /// bases with one number in all layers.
-  void experts_fit(const std::vector<bool>& comes) {
+  /// Adds a problem if a block to which experts come and the base differ in the number of experts. Applies
+  /// only to bases with one number in all layers.
+  void experts_fit(const std::vector<bool>& goes, const std::vector<bool>& comes) {
     const int64_t promised = promised_experts(base_.config());
     std::map<std::string, int64_t> counts;
-    for (size_t i = 0; i < comes.size(); ++i) {
-      if (!comes[i]) continue;
-      const auto parsed = parse_module_name(module_of(donor_.tensors()[i].name));
-      if (parsed && parsed->expert >= 0) {
-        int64_t& count = counts[std::string(parsed->block)];
-        count = std::max(count, parsed->expert + 1);
+    const auto add = [&](const Checkpoint& c, const std::vector<bool>& wanted, bool value, bool adds_blocks) {
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        if (wanted[i] != value) continue;
+        const auto parsed = parse_module_name(module_of(c.tensors()[i].name));
+        if (!parsed || parsed->expert < 0) continue;
+        const std::string block(parsed->block);
+        if (!adds_blocks && !counts.contains(block)) continue;
+        counts[block] = std::max(counts[block], parsed->expert + 1);
       }
-    }
+    };
+    add(donor_, comes, true, true);
+    add(base_, goes, false, false);  // experts that stay beside those that come
     for (const auto& [block, count] : counts) {
       if (promised == 0 || count == promised) continue;
       problems_.add("{}: expected {} experts ({}), found {}", block, promised,
@@ -197,7 +201,7 @@ void refuse_unlike_shapes(const Checkpoint& base, const std::vector<Linear>& of_
   for (size_t i = 0; i < comes.size(); ++i) {
     if (comes[i]) check.tensor_fits(i, base);
   }
-  check.experts_fit(comes);
+  check.experts_fit(goes, comes);
   check.head_is_read(comes);
   check.refuse();
 }

@@ -13,7 +13,6 @@
 #include "lib/graft/mixed_entries.h"
 #include "lib/graft/model_settings.h"
 #include "lib/graft/module_patterns.h"
-#include "lib/graft/module_tensors.h"
 #include "lib/graft/open_edited.h"
 #include "lib/graft/quantization_entries.h"
 #include "lib/recipe/artifact/manifest.h"

@@ -7,6 +7,7 @@
 #include "formats/error.h"
 #include "formats/module_names.h"
 #include "formats/naming.h"
+#include "lib/base/findings/options.h"
 #include "lib/base/findings/problems.h"
 #include "lib/base/io/file.h"
 #include "lib/base/io/links.h"
@@ -71,14 +72,15 @@ class DonorFiles {
       if (fits(*f)) to.push_back(f);
     }
   }
-  void leave(const std::vector<const LintFinding*>& findings, const char* why) {
+  void leave(const std::vector<const LintFinding*>& findings, const std::string& why) {
     for (const LintFinding* f : findings) {
       if (f->severity != Severity::kNote) r_.leave(lint_rules()[f->rule].id, f->where(), why);
     }
   }
   bool leave_all() {
     for (const auto* findings : {&config_, &tokenizer_, &template_})
-      leave(*findings, "a donor of the same model has the file");
+      leave(*findings,
+            fmt::format("expected {} of the same model, which has the file, found none", options::kDonor));
     return false;
   }
   bool take_config() {
@@ -180,7 +182,9 @@ class DonorTensors {
     const auto leave = [&](const LintFinding& f) {
       const std::string rule = lint_rules()[f.rule].id;
       if (f.severity != Severity::kNote)
-        r_.leave(rule, f.where(), "a donor of the same model has the tensors");
+        r_.leave(
+            rule, f.where(),
+            fmt::format("expected {} of the same model, which has the tensors, found none", options::kDonor));
     };
     for (const auto& [module, f] : broken_) leave(*f);
     for (const LintFinding* f : missing_) leave(*f);

@@ -331,8 +331,16 @@ Arguments::Request Arguments::parse(const std::vector<std::string>& given) {
     std::vector<std::string> names;
     for (const auto& command : state_->commands) names.push_back(command->name());
     if (std::find(names.begin(), names.end(), words[at]) == names.end()) {
-      throw ErrorLines({fmt::format("unknown command '{}'{}", words[at], did_you_mean(words[at], names)),
-                        fmt::format("See {} --help.", name())});
+      // A path before the command: "checkpoint lint".
+      const auto later = std::find_if(words.begin() + static_cast<std::ptrdiff_t>(at) + 1, words.end(),
+                                      [&](const std::string& word) {
+                                        return std::find(names.begin(), names.end(), word) != names.end();
+                                      });
+      const std::string hint = later == words.end()
+                                   ? did_you_mean(words[at], names)
+                                   : fmt::format("; the command comes first: {} {}", name(), *later);
+      throw ErrorLines(
+          {fmt::format("unknown command '{}'{}", words[at], hint), fmt::format("See {} --help.", name())});
     }
     const auto place = words.begin() + static_cast<std::ptrdiff_t>(at);
     std::rotate(words.begin() + 1, place, place + 1);

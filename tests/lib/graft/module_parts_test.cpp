@@ -146,6 +146,17 @@ TEST_CASE("biases, decays and norms come by name, alone") {
           [](const std::string& name) { return name.find("input_layernorm") != name.npos; });
 }
 
+TEST_CASE("single experts and their matrices come beside those that stay") {
+  const Pair p(with_input_scales(1, 1), with_input_scales(7, 2));
+  const auto below = [](const std::string& module) {
+    return [module](const std::string& name) { return name.starts_with(module + "."); };
+  };
+  p.check({"model.layers.1.mlp.experts.1.*"}, below("model.layers.1.mlp.experts.1"));
+  p.check({"model.layers.0.mlp.experts.0.down_proj"}, below("model.layers.0.mlp.experts.0.down_proj"));
+  CHECK(
+      contains(p.error({"down_proj"}), "found none that matches; '*down_proj*' would match parts of names"));
+}
+
 TEST_CASE("a stack comes without the stack beside it") {
   Tensors both[2];
   const std::string block = "model.layers.0.mlp.experts";

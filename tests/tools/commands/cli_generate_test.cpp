@@ -60,7 +60,7 @@ TEST_CASE("generate ends at any token of a list in generation_config.json") {
   const std::vector<std::string> words{
       "generate", files.path("model"), "--prompt", "HELLO", "--max-tokens", "12", "--json"};
   const Json whole = json_of(run_program(words));
-  const int end = whole["tokens"][5]["token"];
+  const int end = whole["tokens"][5]["token"].get<int>();
   size_t first = 0;
   while (whole["tokens"][first]["token"] != end) ++first;
   std::ofstream(files.scratch / "model" / "generation_config.json")

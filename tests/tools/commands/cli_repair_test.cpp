@@ -64,6 +64,10 @@ TEST_CASE(
   const Json left = Json::parse(first.out);
   CHECK(left["mended"] == false);
   CHECK(run_program({"lint", b.out}).code == 1);
+  const Outcome told = run_program({"repair", b.source, b.out, "--force"});
+  CHECK_MESSAGE(told.out.find("not all mended; 1 finding needs --donor, a checkpoint of the same model\n") !=
+                    told.out.npos,
+                told.out);
 
   const Outcome only = run_program({"repair", b.source, b.out, "--force", "--only", "missing-input-scale"});
   CHECK_MESSAGE(only.code == 0, only.out, only.err);
@@ -138,6 +142,7 @@ TEST_CASE("where nothing is to be mended, nothing is written") {
   CHECK_MESSAGE(sound.code == 0, sound.out, sound.err);
   CHECK(!fs::exists(b.out));
   CHECK(sound.out.find("nothing to mend") != std::string::npos);
+  CHECK(sound.out.find("--donor") == std::string::npos);
   CHECK(run_program({"repair", b.source, b.source}).code == 2);
   CHECK(run_program({"repair", b.source, b.out, "--only", "no-such-rule"}).code == 2);
   CHECK(run_program({"repair", b.source, b.out, "--input-scale", "keep"}).code == 2);

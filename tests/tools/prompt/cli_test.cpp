@@ -65,6 +65,9 @@ TEST_CASE("a mistyped command is answered with the nearest one") {
     CHECK(o.err == fmt::format("twofour: unknown command '{}'; did you mean {}?\nSee twofour --help.\n",
                                typed, meant));
   }
+  CHECK(run_program({"a checkpoint", "lint"}).err ==
+        "twofour: unknown command 'a checkpoint'; the command comes first: twofour lint\nSee twofour "
+        "--help.\n");
   CHECK(run_program({"frobnicate"}).err == "twofour: unknown command 'frobnicate'\nSee twofour --help.\n");
 }
 
