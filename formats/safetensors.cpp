@@ -287,10 +287,12 @@ SafetensorsHeader parse_safetensors_header(std::string_view where, std::string_v
   return header;
 }
 
+bool is_stored_before(const TensorInfo& a, const TensorInfo& b) {
+  return std::tie(a.dtype, a.name) < std::tie(b.dtype, b.name);
+}
+
 uint64_t assign_offsets(std::vector<TensorInfo>& tensors) {
-  std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
-    return std::tie(a.dtype, a.name) < std::tie(b.dtype, b.name);
-  });
+  std::sort(tensors.begin(), tensors.end(), is_stored_before);
   uint64_t position = 0;
   for (TensorInfo& t : tensors) {
     t.begin = position;

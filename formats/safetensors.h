@@ -61,8 +61,12 @@ SafetensorsHeader parse_safetensors_header(std::string_view where, std::string_v
 /// shapes, or point anywhere. For code that reports all faults instead of refusing the file.
 SafetensorsHeader parse_safetensors_entries(std::string_view where, std::string_view json);
 
-/// Sorts tensors into the order of the reference writer (wider types first, then by name) and sets their
-/// offsets. Returns the number of bytes of all tensors. Each `shape` and `dtype` must describe whole bytes.
+/// The order of tensors in a file that twofour writes. It is the order of the reference writer: wider types
+/// first, then by name.
+bool is_stored_before(const TensorInfo& a, const TensorInfo& b);
+
+/// Sorts tensors by is_stored_before() and sets their offsets. Returns the number of bytes of all tensors.
+/// Each `shape` and `dtype` must describe whole bytes.
 uint64_t assign_offsets(std::vector<TensorInfo>& tensors);
 
 /// Formats the bytes of a file before its data: the length, the JSON, and spaces up to a multiple of 8 bytes.

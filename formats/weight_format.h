@@ -2,6 +2,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "formats/e4m3.h"
 #include "formats/hd.h"
 
 namespace twofour {
@@ -9,7 +10,7 @@ namespace twofour {
 /// The numbers of a small float format without infinities. A code has a sign bit, then an exponent, then a
 /// mantissa. Magnitudes sort as codes do. Source: OCP Microscaling Formats (MX) v1.0, 5.3.
 struct CodeGrid {
-  int bits;       ///< of a code
+  int bits;       ///< bits of a code
   int mantissa;   ///< number of mantissa bits
   int lowest;     ///< exponent of the smallest normal number
   float largest;  ///< largest magnitude
@@ -51,7 +52,7 @@ TWOFOUR_HD constexpr float e2m3_to_float(unsigned code) {
 }
 
 /// A number format of weights. The constants below are the formats, and each member is a property of a
-/// format. lib/source/checkpoint/linear_reader.cpp decodes the bytes.
+/// format. lib/source/linears/linear_reader.cpp decodes the bytes.
 struct WeightFormatRow {
   const char* name;           ///< for messages
   const char* key;            ///< in twofour.json
@@ -70,7 +71,7 @@ struct WeightFormatRow {
   CodeGrid grid{};           ///< the numbers of codes, if the format is written
   const char* to = "";       ///< the word for it in rules, if it has no dialect's variants
   const char* summary = "";  ///< a description for users
-  /// Decodes one byte of a format with tiles. nullptr means E4M3.
+  /// Decodes one byte of a format with tiles. nullptr means E4M3. Callers use value_of().
   float (*number)(uint8_t byte) = nullptr;
   /// The format of which this is a variant without a name of its own in configs. nullptr for other formats.
   const WeightFormatRow* variant_of = nullptr;
@@ -79,6 +80,8 @@ struct WeightFormatRow {
   constexpr bool is_known() const { return *key != '\0'; }
   /// True if codes share bytes and each group along K has one scale: MXFP4, MXFP6, NVFP4.
   constexpr bool in_groups() const { return pairs || sixes; }
+  /// The number of one byte of a format with tiles, without its scale. It may be NaN.
+  float value_of(uint8_t byte) const { return number ? number(byte) : e4m3_to_float(byte); }
   /// The number of bytes of `weights` codes. Codes of a group fill whole bytes.
   constexpr int64_t code_bytes(int64_t weights) const {
     return sixes ? weights / 4 * 3 + weights % 4 : pairs ? weights / 2 : weights;

@@ -71,7 +71,15 @@ expect 'twofour run a --ra' --random not:--input
 expect 'twofour run ' not:convert
 expect 'twofour completion ' bash zsh fish not:convert
 expect 'twofour convert --json --dialect comp' compressed-tensors
+expect 'twofour lint --explain unequal' unequal-global-scales not:padding
+expect 'twofour lint --explain al' all
+expect 'twofour lint a --ignore no-tok' no-tokenizer not:padding
+expect 'twofour lint a --select no-tok' no-tokenizer
+expect 'twofour lint a --rule no-tok' no-tokenizer=off no-tokenizer=error not:padding=off
+expect 'twofour repair a b --only unequal' unequal-global-scales not:no-license
 if [ "$shell" = bash ]; then
+  expect 'twofour lint a --rule no-tokenizer=o' off not:error
+  expect 'twofour lint a --ignore padding,no-tok' padding,no-tokenizer not:no-tokenizer
   expect 'twofour convert a b --to=v7' v7 v7-packed
   expect 'twofour prune a b --pattern 2:' 4
   expect 'twofour lint with' 'with blank.safetensors'

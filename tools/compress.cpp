@@ -104,19 +104,19 @@ void check_options(const CompressArguments& o) {
 
 /// The rules that the options ask for or that a budget chooses, without statistics.
 Recipe rules_of(const CompressArguments& o, Device device, const Common& common) {
-  RecipeOptions words = o.recipe;
-  words.html.clear();  // the report is of the whole run
-  if (words.layout == "nvfp4") words.layout = "quantize";
-  if (o.size.is_given()) words.layout = "quantize";
-  words.statistics = o.size.is_given() ? "" : o.budget_statistics;
-  for (const std::string_view key : kSolvingKeys) words.words.erase(key);
-  words.collects_statistics = true;
-  Recipe recipe = make_recipe(words, o.common);
-  if (words.budget.is_given()) take_budget(o.common, words, device, common, recipe);
+  RecipeOptions options = o.recipe;
+  options.html.clear();  // the report is of the whole run
+  if (options.layout == "nvfp4") options.layout = "quantize";
+  if (o.size.is_given()) options.layout = "quantize";
+  options.statistics = o.size.is_given() ? "" : o.budget_statistics;
+  for (const std::string_view key : kSolvingKeys) options.settings.erase(key);
+  options.collects_statistics = true;
+  Recipe recipe = make_recipe(options, o.common);
+  if (options.budget.is_given()) take_budget(o.common, options, device, common, recipe);
   recipe = without_statistics(std::move(recipe));
   for (Rule& rule : recipe.rules) {
     rule.measures_rounding = !o.recipe.html.empty();
-    if (words.recipe.empty() && can_solve(rule)) take_solving_settings(o, rule);
+    if (options.recipe.empty() && can_solve(rule)) take_solving_settings(o, rule);
   }
   return recipe;
 }

@@ -6,7 +6,6 @@
 #include "lib/base/findings/problems.h"
 #include "lib/base/io/file.h"
 #include "lib/jobs/tasks/run.h"
-#include "lib/jobs/tasks/split.h"
 #include "lib/write/output/destination.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/conversion_options.h"
@@ -35,7 +34,6 @@ int run_planned(const ConvertArguments& o, const Common& common) {
   const auto cache = is_remote ? std::optional(cache_of(o.common.remote)) : std::nullopt;
   if (cache) check_apart_from_cache(tasks.destination, cache->folder);
   const PlannedSource planned = open_planned(o.plan, tasks, io, solver_of(common, device), cache);
-  const auto files = split_tasks(planned.source, planned.plan, number.count).files[number.index];
   TaskResult result;
   with_progress(common, [&](Progress& progress) {
     planned.opened->download_whole_files(&progress);
@@ -45,7 +43,7 @@ int run_planned(const ConvertArguments& o, const Common& common) {
     options.isa = best_isa();
     options.device = device;
     options.io = io;
-    result = run_task(planned, tasks, files, options, progress);
+    result = run_task(planned, tasks, number.index, number.count, options, progress);
   });
   planned.opened->remove_downloads();
   print_findings(common, result.findings);

@@ -13,6 +13,7 @@
 #include "lib/report/report.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
+#include "tools/cli/lint_options.h"
 #include "tools/cli/source_options.h"
 #include "tools/text/lint_text.h"
 
@@ -75,24 +76,37 @@ int run_lint(const LintArguments& o, const Common& common) {
 
 std::function<int()> setup_lint(Arguments& args, const Common& common) {
   auto o = std::make_shared<LintArguments>();
-  std::vector<std::string> profiles;
+  std::vector<std::string> profiles, rules, levels;
+  for (const LintRule& rule : lint_rules()) {
+    rules.emplace_back(rule.id);
+    for (const char* level : {"off", "note", "warning", "error"})
+      levels.push_back(rules.back() + "=" + level);
+  }
+  std::vector<std::string> explained = rules;
+  explained.emplace_back("all");
   for (const LintProfile& profile : lint_profiles()) profiles.push_back(profile.name);
   args.option("PATH", o->path, or_url("Checkpoint or artifact directory, or one safetensors file"))
       .as_checkpoint();
   args.flag("--rules", o->rules, "List every rule and exit");
   args.option("--explain", o->explain, "Say what a rule finds, what follows and what to do; all: every rule")
-      .value_name("RULE");
+      .value_name("RULE")
+      .suggest(explained);
   args.option("--profile", o->profile,
               "Severities for a purpose: everything counts, what engines need, what a published checkpoint "
               "needs")
       .one_of(profiles)
       .default_text("as --rules says");
   args.option("--rule", o->levels, "Change a rule's severity: off, note, warning or error")
-      .value_name("ID=LEVEL");
+      .value_name("ID=LEVEL")
+      .suggest(levels);
   args.option("--select", o->select, "Only these rules: ids or globs, such as index-*")
       .value_name("RULE")
+      .suggest(rules)
       .separated_by(',');
-  args.option("--ignore", o->ignore, "None of these rules").value_name("RULE").separated_by(',');
+  args.option("--ignore", o->ignore, "None of these rules")
+      .value_name("RULE")
+      .suggest(rules)
+      .separated_by(',');
   args.option("--baseline", o->baseline,
               "Findings that are known and do not count: what --write-baseline or --json wrote")
       .value_name("FILE");

@@ -36,58 +36,26 @@ struct PlanArguments {
   std::optional<uint64_t> tasks;
 };
 
-int run_plan(const PlanArguments& given, const Common& common) {
-  refuse_remote(given.edit.donor, "--donor reads a checkpoint on this machine");
-  if (given.recipe.budget.is_given())
-    refuse_remote(given.common.source, "--budget and --max-loss read all weights");
-  PlanArguments o = given;
-  take_whole_directory(o.common, common);
-  const RemoteSource remote(o.common.source);
-  o.common.source = remote.path().string();
-  check_output_file(o.output, "plan", [](const fs::path& file) {
-    try {
-      parse_task_plan(file.string(), read_text(file));
-      return true;
-    } catch (const Error&) {
-      return false;
-    }
-  });
-  const std::string kept_path = o.recipe.text(keys::kKeepGlobalScale);
-  if (!kept_path.empty()) check_apart_from_kept(o.common.destination, kept_path);
-  check_destination(o.common.destination, o.common.source, Existing::kRefuse, false);
-  for (const std::string& directory : {o.common.source, o.common.destination}) {
-    const auto within = fs::weakly_canonical(fs::absolute(o.output))
-                            .lexically_relative(fs::weakly_canonical(fs::absolute(directory)));
-    if (within.empty() || *within.begin() != "..")
-      throw Error(fmt::format("{}: expected a plan outside of {}, found it inside", o.output, directory));
-  }
-  if (o.edit.donor.empty() == !o.edit.take.empty()) {
-    throw Error(o.edit.donor.empty() ? "--take: expected --donor, which modules come from, found none"
-                                     : "--donor: expected with --take only, found without");
-  }
-  if (!o.edit.by.empty() && o.edit.experts.empty())
-    throw Error("--by: expected with --experts only, found without");
-  if (!o.edit.donor.empty()) check_apart_from_kept(o.common.destination, o.edit.donor);
-  Recipe recipe = o.edit.is_given() ? edit_recipe(o.edit, o.common) : make_recipe(o.recipe, o.common);
-  FileStates states({o.common.source, o.edit.donor, kept_path});
-  states.leave_out(o.recipe.html);
-  std::optional<BudgetChoice> choice;
-  if (o.recipe.budget.is_given()) {
-    choice = take_budget(o.common, o.recipe, Device::cpu, common, recipe);
-  } else if (!o.recipe.html.empty()) {
-    throw Error("--html: expected with --budget or --max-loss, found without");
-  }
-  const Checkpoint source = recipe.edit ? open_edited(o.common.source, o.edit.donor, recipe.edit)
-                                        : open_to_convert(o.common.source, recipe);
-  check_config(source, o.common);
-  const auto kept = keep_global_scales(recipe);
-  Plan plan = make_plan(source, recipe);
-  if (choice) std::ranges::move(choice->warnings(), std::back_inserter(plan.findings));
-  const TaskFile planned = make_task_plan(source, plan, o.common.destination, kept.get(), o.edit.donor);
-  states.check_unchanged();
-  write_text(o.output, format_task_plan(planned));
-  print_findings(common, plan.findings);
+/// Throws Error if the plan's file would be in `directory`.
+void check_outside(const std::string& output, const std::string& directory) {
+  const auto within = fs::weakly_canonical(fs::absolute(output))
+                          .lexically_relative(fs::weakly_canonical(fs::absolute(directory)));
+  if (within.empty() || *within.begin() != "..")
+    throw Error(fmt::format("{}: expected a plan outside of {}, found it inside", output, directory));
+}
 
+/// Throws Error on options of an edit that need others.
+void check_edit(const EditOptions& edit) {
+  if (edit.donor.empty() == !edit.take.empty()) {
+    throw Error(edit.donor.empty() ? "--take: expected --donor, which modules come from, found none"
+                                   : "--donor: expected with --take only, found without");
+  }
+  if (!edit.by.empty() && edit.experts.empty())
+    throw Error("--by: expected with --experts only, found without");
+}
+
+/// Prints the plan and, with --tasks, how its work is shared.
+void print_plan(const PlanArguments& o, const Checkpoint& source, const Plan& plan, const Common& common) {
   const size_t tasks = o.tasks.value_or(1);
   const TaskSplit split = split_tasks(source, plan, tasks);
   if (common.json) {
@@ -117,6 +85,51 @@ int run_plan(const PlanArguments& given, const Common& common) {
           counted(tasks, "task"), format_bytes(split.largest()), split.balance(), split.overhead());
     }
   }
+}
+
+int run_plan(const PlanArguments& given, const Common& common) {
+  refuse_remote(given.edit.donor, "--donor reads a checkpoint on this machine");
+  if (given.recipe.budget.is_given())
+    refuse_remote(given.common.source, "--budget and --max-loss read all weights");
+  PlanArguments o = given;
+  take_whole_directory(o.common, common);
+  const RemoteSource remote(o.common.source);
+  o.common.source = remote.path().string();
+  check_output_file(o.output, "plan", [](const fs::path& file) {
+    try {
+      parse_task_plan(file.string(), read_text(file));
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  });
+  const std::string kept_path = o.recipe.text(keys::kKeepGlobalScale);
+  if (!kept_path.empty()) check_apart_from_kept(o.common.destination, kept_path);
+  check_destination(o.common.destination, o.common.source, Existing::kRefuse, false);
+  for (const std::string& directory : {o.common.source, o.common.destination})
+    check_outside(o.output, directory);
+  check_edit(o.edit);
+  if (!o.edit.donor.empty()) check_apart_from_kept(o.common.destination, o.edit.donor);
+  Recipe recipe = o.edit.is_given() ? edit_recipe(o.edit, o.common) : make_recipe(o.recipe, o.common);
+  FileStates states({o.common.source, o.edit.donor, kept_path});
+  states.leave_out(o.recipe.html);
+  std::optional<BudgetChoice> choice;
+  if (o.recipe.budget.is_given()) {
+    choice = take_budget(o.common, o.recipe, Device::cpu, common, recipe);
+  } else if (!o.recipe.html.empty()) {
+    throw Error("--html: expected with --budget or --max-loss, found without");
+  }
+  const Checkpoint source = recipe.edit ? open_edited(o.common.source, o.edit.donor, recipe.edit)
+                                        : open_to_convert(o.common.source, recipe);
+  check_config(source, o.common);
+  const auto kept = keep_global_scales(recipe);
+  Plan plan = make_plan(source, recipe);
+  if (choice) std::ranges::move(choice->warnings(), std::back_inserter(plan.findings));
+  const TaskFile planned = make_task_plan(source, plan, o.common.destination, kept.get(), o.edit.donor);
+  states.check_unchanged();
+  write_text(o.output, format_task_plan(planned));
+  print_findings(common, plan.findings);
+  print_plan(o, source, plan, common);
   return kDone;
 }
 

@@ -17,6 +17,7 @@
 #include "lib/write/output/destination.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/conversion_options.h"
+#include "tools/cli/lint_options.h"
 #include "tools/cli/option_values.h"
 #include "tools/cli/source_options.h"
 #include "tools/text/lint_text.h"
@@ -156,8 +157,8 @@ std::string mend_text(const MendRecord& m) {
   return fmt::format("{} ({}): {}; {}\n", m.mend, rules, what, format_bytes(m.bytes));
 }
 
-/// The findings that a dry run expects to be left: those of the result's headers and small scales, those of
-/// files that no mend writes, and those that are known to be beyond repair.
+/// The findings that a dry run expects after the repair: findings in the result's headers and small scales,
+/// in files that no mend writes, and findings that no mend can remove.
 LintReport expected_report(const Repaired& repaired, const LintLevels& levels) {
   LintReport report = lint_outline(repaired.checkpoint, levels);
   std::set<std::string> rules, files;
@@ -210,7 +211,7 @@ Json left_json(const LintReport& left) {
 /// journal of its run.
 LintReport read_back(const std::string& out, const WrittenWeights& written, LintLevels levels, int jobs,
                      Progress& progress) {
-  // What was written has none of these.
+  // A written checkpoint has none of these faults.
   constexpr std::string_view kUnlike[] = {"manifest-hash", "bad-manifest", "bad-header",     "file-size",
                                           "data-holes",    "bad-index",    "unreadable-file"};
   for (const std::string_view rule : kUnlike) levels[std::string(rule)] = Severity::kError;
@@ -224,6 +225,46 @@ LintReport read_back(const std::string& out, const WrittenWeights& written, Lint
                               f.message));
   }
   return report;
+}
+
+/// Writes the repaired checkpoint, reads it back and checks it into `left`. Prints the conversion, or returns
+/// it as a document.
+Json write_repaired(const ConversionOptions& o, const Repaired& repaired, Recipe recipe,
+                    const LintLevels& levels, const Destination& destination, LintReport& left,
+                    const Common& common) {
+  recipe.links = parse_links(o.follow_links);
+  recipe.readme = parse_readme(o.no_readme);
+  if (o.resume) take_absent_settings(o.destination, recipe);
+  const Plan plan = make_plan(repaired.checkpoint, recipe);
+  ConvertResult result;
+  ConvertOptions options = convert_options(o, Device::cpu, common);
+  WrittenWeights written(repaired.checkpoint);
+  options.written = &written;
+  bool is_linted = false;
+  const auto lint_output = [&](Progress& progress) {
+    left = read_back(o.destination, written, levels, common.jobs, progress);
+    is_linted = true;
+  };
+  options.before_end = lint_output;
+  with_progress(common, [&](Progress& progress) {
+    if (o.opened != nullptr) o.opened->download_whole_files(&progress);
+    result = convert(repaired.checkpoint, plan, destination, options, progress);
+  });
+  if (!is_linted) with_progress(common, lint_output);
+  left.bytes += result.bytes_verified;
+  result.bytes_verified = left.bytes;
+  if (!common.json) {
+    print_conversion(o, plan, result, Device::cpu, common);
+    return nullptr;
+  }
+  return {{"files", plan.files.size()},
+          {"files_kept", result.files_kept},
+          {"tensors", plan.tensors.size()},
+          {"bytes_read", result.bytes_read},
+          {"bytes_written", result.bytes_written},
+          {"bytes_verified", result.bytes_verified},
+          {"seconds", result.seconds},
+          {"findings", findings_to_json(result.findings)}};
 }
 
 int run_repair(const RepairArguments& given, const Common& common) {
@@ -241,7 +282,8 @@ int run_repair(const RepairArguments& given, const Common& common) {
   const Destination destination = claim_destination(o);
   if (!all.donor.empty()) check_apart_from_kept(o.destination, all.donor);
   if (cache) remote.download_whole_files();
-  const uint64_t shard_bytes = parse_size_option("--max-shard-size", o.max_shard_size);
+  const Recipe recipe(Edit{.kind = Edit::Kind::kRepair, .repair = settings},
+                      parse_size_option("--max-shard-size", o.max_shard_size));
   const Repaired repaired = open_repaired(o.source, all.donor, settings, parse_io(o.io));
 
   Json document = {{"mends", Json::array()}, {"unmended", findings_to_json(repaired.unmended)}};
@@ -255,40 +297,8 @@ int run_repair(const RepairArguments& given, const Common& common) {
   std::string subject = o.source;
   const bool writes = !repaired.mends.empty() && !o.dry_run;
   if (writes) {
-    Recipe recipe(Edit{.kind = Edit::Kind::kRepair, .repair = settings}, shard_bytes);
-    recipe.links = parse_links(o.follow_links);
-    recipe.readme = parse_readme(o.no_readme);
-    if (o.resume) take_absent_settings(o.destination, recipe);
-    const Plan plan = make_plan(repaired.checkpoint, recipe);
-    ConvertResult result;
-    ConvertOptions options = convert_options(o, Device::cpu, common);
-    WrittenWeights written(repaired.checkpoint);
-    options.written = &written;
-    bool is_linted = false;
-    const auto lint_output = [&](Progress& progress) {
-      left = read_back(o.destination, written, levels, common.jobs, progress);
-      is_linted = true;
-    };
-    options.before_end = lint_output;
-    with_progress(common, [&](Progress& progress) {
-      if (o.opened != nullptr) o.opened->download_whole_files(&progress);
-      result = convert(repaired.checkpoint, plan, destination, options, progress);
-    });
-    if (!is_linted) with_progress(common, lint_output);
-    left.bytes += result.bytes_verified;
-    result.bytes_verified = left.bytes;
-    if (common.json) {
-      document["written"] = {{"files", plan.files.size()},
-                             {"files_kept", result.files_kept},
-                             {"tensors", plan.tensors.size()},
-                             {"bytes_read", result.bytes_read},
-                             {"bytes_written", result.bytes_written},
-                             {"bytes_verified", result.bytes_verified},
-                             {"seconds", result.seconds},
-                             {"findings", findings_to_json(result.findings)}};
-    } else {
-      print_conversion(o, plan, result, Device::cpu, common);
-    }
+    const Json written = write_repaired(o, repaired, recipe, levels, destination, left, common);
+    if (common.json) document["written"] = written;
   }
   if (writes) {
     subject = o.destination;
@@ -321,6 +331,10 @@ int run_repair(const RepairArguments& given, const Common& common) {
 
 std::function<int()> setup_repair(Arguments& args, const Common& common) {
   auto o = std::make_shared<RepairArguments>();
+  std::vector<std::string> mended;
+  for (const LintRule& rule : lint_rules()) {
+    if (rule.mended != Mended::kNo) mended.emplace_back(rule.id);
+  }
   args.option("SRC", o->common.source, or_url("Hugging Face checkpoint directory")).required();
   args.option("OUT", o->common.destination, "Directory to write; absent or empty").required();
   args.option("--donor", o->donor,
@@ -328,6 +342,7 @@ std::function<int()> setup_repair(Arguments& args, const Common& common) {
       .value_name("PATH");
   args.option("--only", o->only, "Mend only findings of these rules: ids or globs")
       .value_name("RULE")
+      .suggest(mended)
       .default_text("all rules")
       .separated_by(',');
   args.option("--fold", o->fold, "Give fused linears the larger of unequal global scales, at a stated loss")

@@ -11,7 +11,7 @@
 #include "formats/error.h"
 #include "lib/base/io/file.h"
 #include "lib/report/report.h"
-#include "lib/source/checkpoint/index_file.h"
+#include "lib/source/checkpoint/checkpoint.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 #include "tools/cli/conversion_options.h"
@@ -307,8 +307,8 @@ void print_report(const ValidateArguments& o, const Common& common, const Valida
                o.source.empty() ? "read" : "of artifact and source");
 }
 
-/// The checkpoint that an artifact was made from, as given or, if that is the only weight file of a directory
-/// whose config the artifact has, that directory.
+/// The path of an artifact's source. It is the given path, or its directory if the path is the only weight
+/// file there and the artifact has the config of the directory.
 std::string source_of(const std::string& artifact, const std::string& given) {
   const auto directory = directory_of_lone_shard(given);
   const std::filesystem::path config = std::filesystem::path(artifact) / "config.json";

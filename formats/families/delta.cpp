@@ -1,10 +1,10 @@
 #include "formats/families/rows.h"
 
+// Families with linear attention between layers of full attention: Qwen3-Next, Qwen3.5, Kimi-Linear, Ling-3.0.
+
 namespace twofour {
 namespace families::delta {
 namespace {
-
-// Qwen3-Next, Qwen3.5 and Qwen4-Exp. They have linear attention between layers of full attention.
 
 /// Attention that projects queries and their gates together. $1 is the size of both.
 constexpr const char* kGated = R"(

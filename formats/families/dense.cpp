@@ -1,5 +1,7 @@
 #include "formats/families/rows.h"
 
+// Families whose layers all have the same attention and one MLP: Llama, Mistral, Qwen3, Gemma-3, GLM-4, OLMo.
+
 namespace twofour {
 namespace families::dense {
 namespace {

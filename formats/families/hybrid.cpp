@@ -1,5 +1,8 @@
 #include "formats/families/rows.h"
 
+// Families whose layers are of several kinds: convolutions in LFM2; Mamba in Jamba, Granite 4 and Nemotron-H;
+// lightning or sparse attention in MiniMax; a second MLP beside the experts in Gemma-4.
+
 namespace twofour {
 namespace families::hybrid {
 namespace {

@@ -1,5 +1,8 @@
 #include "formats/families/rows.h"
 
+// Families with latent attention, DeepSeek-V2 to V4 and GLM-5, and families with the experts of DeepSeek-V3:
+// GLM-4.5, dots.llm1, Solar Open.
+
 namespace twofour {
 namespace families::latent {
 namespace {

@@ -1,5 +1,7 @@
 #include "formats/families/rows.h"
 
+// Families with ordinary attention and with experts that are stored apart: Qwen3-MoE, Mixtral, MiniMax-M2.
+
 namespace twofour {
 namespace families::sparse {
 namespace {

@@ -1,10 +1,11 @@
 #include "formats/families/rows.h"
 
+// Families whose window layers have sizes of their own, MiMo-V2-Flash and Step-3.5, and families with
+// structures of their own: Hy4, LongCat-Flash, Zaya.
+
 namespace twofour {
 namespace families::windowed {
 namespace {
-
-// Families whose window layers have different sizes, or whose attention is followed by gates.
 
 /// Hy3. Source: modeling_hy_v3.py.
 constexpr FamilyBlock kHyDense{kGatedMlp, {"@dense", "bias=mlp_bias"}};
@@ -98,9 +99,6 @@ constexpr FamilyBlock kStep{R"(
 
 /// Muse-Glimmer. Source: modeling_muse_glimmer.py.
 constexpr FamilyBlock kMuseGate{".self_attn.gate_proj  linear [num_attention_heads*head_dim, hidden_size]"};
-
-// Families with unusual structures: residual streams, several blocks in a layer, or convolutions within
-// attention.
 
 /// Experts in stacks, or separate after quantizers have split them.
 constexpr FamilyBlock kStackedExperts{kStacks};

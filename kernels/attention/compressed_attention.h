@@ -45,7 +45,7 @@ void hadamard(float* x, int64_t rows, int64_t size);
 /// Scores of the entries that tokens may see.
 struct EntryScores {
   int64_t m = 0, begin = 0;        ///< tokens, and the position of the first
-  int64_t heads = 0, size = 0;     ///< of the index
+  int64_t heads = 0, size = 0;     ///< shape of the index
   int64_t ratio = 0;               ///< a token at p may see (p + 1) / ratio entries
   int64_t most = 0;                ///< number of entries that a token sees at most
   const float* q = nullptr;        ///< [m, heads, size]

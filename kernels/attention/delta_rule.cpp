@@ -18,7 +18,7 @@ void convolve(const Convolution& in, float* out, Isa isa) {
     for (int64_t t = 0; t < in.kernel; ++t)
       taps[static_cast<size_t>(t * channels + c)] = in.weight[c * in.kernel + t];
   }
-  // Input i of the window and the tokens, one behind the other.
+  // Input i of the window and the tokens, one after the other.
   const auto input = [&](int64_t i) {
     return i < before ? in.window + i * channels : in.x + (i - before) * channels;
   };
@@ -153,7 +153,7 @@ void run_chunk(const DeltaRule& in, int64_t head, int64_t t0, int64_t m, const F
       out[i * out_stride + n] = by * out[i * out_stride + n] + room.more[static_cast<size_t>(i * size + n)];
   }
 
-  // The state behind them
+  // The state after them
   const float *last = decays + (m - 1) * kDeltaChunk, by = factor(m - 1);
   for (int64_t d = 0; d < in.key_size; ++d) {
     for (int64_t j = 0; j < m; ++j)

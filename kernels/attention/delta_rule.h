@@ -14,7 +14,7 @@
 
 namespace twofour::cpu {
 
-/// A causal convolution of each channel by itself, behind which comes silu. With inputs x of consecutive
+/// A causal convolution of each channel by itself, after which comes silu. With inputs x of consecutive
 /// tokens, out[i, c] = silu(bias[c] + sum over t of weight[c, t] * x[i - kernel + 1 + t, c]).
 struct Convolution {
   int64_t m = 0, channels = 0, kernel = 0;
@@ -59,7 +59,7 @@ void delta_rule_by_token(const DeltaRule& in, float* out);
 /// The same by matrix products, kDeltaChunk tokens at a time. With D[i, j] = exp of the decays of tokens j +
 /// 1 to i, and d[i] = exp of the decays of tokens 0 to i of a chunk, the values U that its tokens write solve
 ///   U[i] = beta[i] (v[i] - d[i] S' k[i] - sum over j < i of D[i, j] (k[i] k[j]) U[j]).
-/// Then out[i] = d[i] S' q[i] + sum over j <= i of D[i, j] (q[i] k[j]) U[j], and the state behind the chunk
+/// Then out[i] = d[i] S' q[i] + sum over j <= i of D[i, j] (q[i] k[j]) U[j], and the state after the chunk
 /// is d[last] S + sum over j of D[last, j] k[j] U[j]'.
 void delta_rule_by_chunk(const DeltaRule& in, float* out, Isa isa = best_isa());
 inline constexpr int64_t kDeltaChunk = 64;

@@ -17,7 +17,7 @@ __device__ __forceinline__ const float* row_at(const KeptRows& r, int64_t begin,
 }
 
 /// Rotates the last numbers of a row in shared memory by `position`, backward if `sign` is -1. The threads of
-/// a block share the work, and synchronize before and behind.
+/// a block share the work, and synchronize before and after.
 __device__ __forceinline__ void rotate_row(float* row, int64_t size, const float* frequencies, int64_t pairs,
                                            int64_t position, float sign) {
   for (int64_t j = threadIdx.x; j < pairs; j += blockDim.x) {

@@ -28,7 +28,7 @@ struct TokenSpan {
 /// Steps that change a row of numbers, in this order. A step that is not set is left out.
 struct RowTurn {
   bool is_normed = false;       ///< x / sqrt(mean of x^2 + epsilon)
-  const float* norm = nullptr;  ///< [size], factors behind that; may be null
+  const float* norm = nullptr;  ///< [size], factors after it; may be null
   double epsilon = 0;
   /// The last 2 * pairs numbers are rotated by the row's position. Neighbours are a pair.
   const float* frequencies = nullptr;  ///< [pairs]
@@ -106,7 +106,7 @@ struct DeviceChosenAttention {
   int64_t heads = 0, size = 0;
   const float* q = nullptr;  ///< [m, heads, size]
   int64_t window = 0;
-  KeptRows rows;      ///< of the tokens; count is the window
+  KeptRows rows;      ///< rows of the tokens; count is the window
   int64_t first = 0;  ///< number of tokens of the call before the first query
   const float* entries = nullptr;
   int64_t ratio = 0;                   ///< a token at p may see (p + 1) / ratio entries; 0: no entries
@@ -116,7 +116,7 @@ struct DeviceChosenAttention {
   float scale = 1;                     ///< factor of the products of queries and keys
   const float* frequencies = nullptr;  ///< [pairs]
   int64_t pairs = 0;
-  int64_t groups = 1;    ///< of heads
+  int64_t groups = 1;    ///< groups of heads
   float* out = nullptr;  ///< [groups, m, heads / groups, size]
 };
 void attend_chosen(const DeviceChosenAttention& in, Stream stream);

@@ -36,7 +36,7 @@ __device__ __forceinline__ void spread_row(float* row, int size) {
   for (int i = static_cast<int>(threadIdx.x); i < size; i += kThreads) row[i] *= factor;
 }
 
-/// Turns a row in shared memory. All threads of the block call it, behind a barrier.
+/// Turns a row in shared memory. All threads of the block call it, after a barrier.
 __device__ void turn_row(const RowTurn& t, float* row, int size, int64_t position) {
   __shared__ float sums[kWarps];
   if (t.is_normed) {

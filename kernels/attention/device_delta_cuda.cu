@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kThreads) delta_kernel(const __grid_constant__
   for (int64_t token = 0; token < d.m; ++token) {
     const DeltaToken<kRows> t = next;
     if (token + 1 < d.m) next.load(d, token + 1, head, column);
-    // Products of the columns with the key, and behind them with the query
+    // Products of the columns with the key, and after them with the query
     float products[2 * kColumns] = {}, both = 0;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {

@@ -12,7 +12,7 @@ namespace {
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 /// The products of the mixer's rows with the norm of all streams of each token, [m, rows]. The norm has no
-/// weight, so its factor comes behind the products.
+/// weight, so its factor comes after the products.
 std::vector<float> normed_products(const StreamMixer& mixer, const float* x, int64_t m) {
   const int64_t width = mixer.streams * mixer.hidden, rows = static_cast<int64_t>(mixer.base.size());
   check(static_cast<int64_t>(mixer.weight.size()) == rows * width, "a row of weights for each number");

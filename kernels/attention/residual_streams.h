@@ -17,7 +17,7 @@ struct StreamMixer {
   std::span<const float> weight;  ///< [rows, streams * hidden]
   std::span<const float> base;    ///< [rows]
   std::span<const float> scale;   ///< [3]; [1] for the head
-  int64_t iterations = 0;         ///< of Sinkhorn's normalization of rows and columns
+  int64_t iterations = 0;         ///< steps of Sinkhorn's normalization of rows and columns
   double epsilon = 0;             ///< added to weights and to sums that divide
   double norm_epsilon = 0;        ///< epsilon of the norm of all streams
 };

@@ -80,7 +80,7 @@ void scan_chunk(const StateScan& in, int64_t head, int64_t t0, int64_t m, const 
       out[i * out_stride + n] = by * out[i * out_stride + n] + more[n] + skip * x[i * in.stride + n];
   }
 
-  // The state behind them
+  // The state after them
   for (int64_t j = 0; j < m; ++j) {
     const float left = factor(total[m - 1] - total[j]);
     for (int64_t n = 0; n < in.state_size; ++n)

@@ -40,7 +40,7 @@ void scan_states_by_token(const StateScan& in, float* out);
 /// The same by matrix products, kScanChunk tokens at a time. With D[i, j] = exp of the decays of tokens j + 1
 /// to i, and e[i] = exp of the decays of tokens 0 to i of a chunk,
 ///   out[i] = e[i] S' C[i] + sum over j <= i of D[i, j] (C[i] B[j]) t[j] x[j] + d x[i],
-/// and the state behind the chunk is e[last] S + sum over j of D[last, j] B[j] (t[j] x[j])'.
+/// and the state after the chunk is e[last] S + sum over j of D[last, j] B[j] (t[j] x[j])'.
 void scan_states_by_chunk(const StateScan& in, float* out, Isa isa = best_isa());
 inline constexpr int64_t kScanChunk = 64;
 

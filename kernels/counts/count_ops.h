@@ -26,7 +26,7 @@ struct FloatCounts {
   double energy = 0;  ///< sum of the squares, which are computed in float
   float amax = 0;
   uint64_t zeros = 0, negative = 0;  ///< number of zeros of either sign; number of negative numbers but -0
-  HalfRange range{};                 ///< of BF16; among `bits` are those of the largest one and the sign
+  HalfRange range{};  ///< range for BF16; among `bits` are those of the largest one and the sign
 };
 
 /// The sum and the number of the bytes of a line that are not small.

@@ -75,7 +75,7 @@ template <class V>
 }
 
 /// Adds whole words. A code's four bits are four masks, whose products are counted: how many codes have bits
-/// 0 and 2, say. A nibble counts up to fifteen, a byte up to 255.
+/// 0 and 2, for example. A nibble counts up to fifteen, a byte up to 255.
 inline void add_code_words(const uint8_t* bytes, uint64_t words, CodeCounts& counts) {
   constexpr uint64_t kUnits = 0x1111111111111111u, kLow = 0x0F0F0F0F0F0F0F0Fu;
   constexpr int kProducts = 16, kNibble = 15, kRounds = 8;

@@ -71,7 +71,7 @@ struct ExpertMatrices {
   int count = 1;
   int64_t e = 0, n = 0, k = 0;
   std::optional<MatrixFormat> format{};  ///< the format of all matrices; empty if they have several formats
-  int64_t scale_cols = 0;                ///< of all matrices in FP8; 0 if they differ, or in other formats
+  int64_t scale_cols = 0;                ///< width of all FP8 scales; 0 if they differ, or in other formats
 };
 void multiply_expert_rows(const ExpertMatrices& experts, const int32_t* ids, int64_t rows, const RowInput& in,
                           const RowOutput& to, Stream stream);

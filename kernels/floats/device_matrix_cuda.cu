@@ -12,7 +12,7 @@ struct RowArguments {
   const int32_t* ids;
   int count;
   std::optional<MatrixFormat> format;  ///< the format of all matrices; empty if they have several
-  int64_t scale_cols;                  ///< of all matrices in FP8; 0 if they differ
+  int64_t scale_cols;                  ///< width of the scales of all matrices in FP8; 0 if they differ
   int64_t e, n, k;
   RowInput in;
   RowOutput to;

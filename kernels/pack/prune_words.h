@@ -37,7 +37,7 @@ template <int Bits, class Word>
   constexpr uint64_t top0 = in_lane<Bits>(0, kTop), top1 = in_lane<Bits>(1, kTop),
                      top2 = in_lane<Bits>(2, kTop), top3 = in_lane<Bits>(3, kTop);
   constexpr uint64_t tops = top0 | top1 | top2 | top3, below = tops - (tops >> (Bits - 1));
-  // The top bit of lane i says that lane i is not smaller than lane i + d. Lanes near the end of a chunk have
+  // The top bit of lane i is set if lane i is not smaller than lane i + d. Lanes near the end of a chunk have
   // no meaning.
   const Word up1 = size >> Bits, up2 = size >> 2 * Bits, up3 = size >> 3 * Bits;
   const Word wins1 = ((size | tops) - up1) & tops, wins2 = ((size | tops) - up2) & tops,

@@ -34,7 +34,7 @@ struct Tiles {
   float* steps;        ///< the same for the lanes of tiles
   uint8_t* codes;      ///< [rows, k] codes, packed
   uint8_t* stored;     ///< [rows, k / block] block scales
-  int bits;            ///< of a code
+  int bits;            ///< bits of a code
   uint8_t zero_scale;
 };
 

@@ -27,7 +27,7 @@ struct DampedHessian {
   double lambda = 0;
   double shrink = 0;
   std::vector<float> matrix;  ///< Hd [k, k]
-  std::vector<float> factor;  ///< U [k, k], upper, U'U = Hd^-1; empty if not asked for
+  std::vector<float> factor;  ///< U [k, k], upper, U'U = Hd^-1; empty if not requested
 };
 
 /// Shrinks and damps a symmetric H [k, k]. Reads only its upper triangle. Throws Error if a number is NaN or
@@ -50,8 +50,8 @@ void mirror_upper(std::span<float> square, int64_t k);
 /// Computes diag Hd [k] from diag H [k]. Throws like damped_hessian.
 std::vector<float> damped_diagonal(std::span<const float> diagonal, double damping);
 
-/// The weights of squares by which each weight is chosen for itself: diag H [k]. A block of 16 numbers that
-/// are all 0 gets ones, so that its weights are chosen by their squares. Throws like damped_hessian.
+/// The factors of squared errors by which each weight is chosen alone: diag H [k]. A block of 16 numbers that
+/// are all 0 gets factors of 1. Throws like damped_hessian.
 std::vector<float> importance_weights(std::span<const float> diagonal);
 
 /// The inverse (H + lambda I)^-1, stored as a factor in double. The constructor throws like damped_hessian.

@@ -7,8 +7,8 @@
 #include "lib/base/names/lookup_parts.h"
 #include "lib/graft/quantization_entries.h"
 #include "lib/graft/unquantized_lists.h"
-#include "lib/source/checkpoint/model_config.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/model_config.h"
+#include "lib/source/config/quantization_config.h"
 
 namespace twofour {
 namespace {

@@ -12,9 +12,9 @@
 #include "lib/base/findings/problems.h"
 #include "lib/base/io/file.h"
 #include "lib/graft/module_patterns.h"
-#include "lib/source/checkpoint/config_terms.h"
-#include "lib/source/checkpoint/model_config.h"
-#include "lib/source/checkpoint/weight_terms.h"
+#include "lib/source/config/config_terms.h"
+#include "lib/source/config/model_config.h"
+#include "lib/source/linears/weight_terms.h"
 
 namespace twofour {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "lib/base/findings/problems.h"
 #include "lib/graft/open_edited.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 #include "lib/source/dialects/loader_lookup.h"
 
 namespace twofour {
@@ -77,7 +77,7 @@ class EditedView : public TensorSource {
   std::vector<EditedTensor> tensors_;
   std::map<std::string, std::string> texts_;
   Json note_;
-  std::vector<LinkOutside> links_;  ///< of source and donor
+  std::vector<LinkOutside> links_;  ///< links of source and donor
   std::set<std::string> dropped_files_, kept_files_;
   bool may_be_broken_;
 };

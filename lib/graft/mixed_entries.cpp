@@ -9,12 +9,12 @@
 #include "formats/error.h"
 #include "lib/base/findings/problems.h"
 #include "lib/base/names/lookup_parts.h"
-#include "lib/source/checkpoint/configured_quantization.h"
-#include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/configured_quantization.h"
+#include "lib/source/config/quantization_config.h"
 #include "lib/source/dialects/dialect_rows.h"
 #include "lib/source/dialects/loader_lookup.h"
 #include "lib/source/dialects/scheme.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {

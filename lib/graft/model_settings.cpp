@@ -7,7 +7,7 @@
 
 #include "formats/error.h"
 #include "lib/graft/module_patterns.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 

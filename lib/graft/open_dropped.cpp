@@ -122,11 +122,11 @@ Checkpoint open_without_modules(const fs::path& path, const Edit& edit, Io io) {
   if (!give_base_back(source, edited)) {
     const Checkpoint result = outline(source, nullptr, edited.tensors);
     Json config = switch_settings(config_after_drop(source, result), source, result, nullptr);
-    QuantizationEntries words(std::move(config), source.hf_quant_config(), source.path().string());
+    QuantizationEntries entries(std::move(config), source.hf_quant_config(), source.path().string());
     const std::vector<std::string> after = names_of(result);
-    words.forget(names_of(source), after, after);
-    edited.config = words.config();
-    edited.hf_quant = words.hf_quant_config();
+    entries.forget(names_of(source), after, after);
+    edited.config = entries.config();
+    edited.hf_quant = entries.hf_quant_config();
     settle_settings(source, result, edited);
   }
   return view_of(std::move(source), std::nullopt, std::move(edited));
@@ -155,11 +155,11 @@ Checkpoint open_without_experts(const fs::path& path, const Edit& edit, Io io) {
   sort_by_name(edited.tensors);
   edited.findings = findings_of(source);
   const auto count = static_cast<int64_t>(edit.experts.begin()->second.size());
-  QuantizationEntries words(config_after_experts(source, blocks.front().experts, count),
-                            source.hf_quant_config(), source.path().string());
-  words.rename({modules.begin(), modules.end()}, renames);
-  edited.config = words.config();
-  edited.hf_quant = words.hf_quant_config();
+  QuantizationEntries entries(config_after_experts(source, blocks.front().experts, count),
+                              source.hf_quant_config(), source.path().string());
+  entries.rename({modules.begin(), modules.end()}, renames);
+  edited.config = entries.config();
+  edited.hf_quant = entries.hf_quant_config();
   settle_settings(source, outline(source, nullptr, edited.tensors), edited);
   Problems ignored;  // problems of modules that the edit leaves unchanged
   refuse_other_readings(source, find_weight_modules(source, ignored), outline(source, nullptr, edited),

@@ -6,7 +6,7 @@
 #include "lib/graft/edited_checkpoint.h"
 #include "lib/recipe/artifact/layout_names.h"
 #include "lib/recipe/artifact/manifest.h"
-#include "lib/source/checkpoint/weight_terms.h"
+#include "lib/source/linears/weight_terms.h"
 
 namespace twofour {
 

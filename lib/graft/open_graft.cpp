@@ -13,12 +13,13 @@
 #include "lib/graft/mixed_entries.h"
 #include "lib/graft/model_settings.h"
 #include "lib/graft/module_patterns.h"
+#include "lib/graft/module_tensors.h"
 #include "lib/graft/open_edited.h"
 #include "lib/graft/quantization_entries.h"
 #include "lib/recipe/artifact/manifest.h"
-#include "lib/source/checkpoint/config_terms.h"
-#include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/config_terms.h"
+#include "lib/source/config/quantization_config.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {
@@ -116,25 +117,17 @@ void write_keys(const Checkpoint& base, const Checkpoint& donor, const std::vect
 Checkpoint open_graft(const fs::path& source, const fs::path& donor_path, const Edit& edit, Io io) {
   Checkpoint base = open_editable(source, io), donor = open_editable(donor_path, io);
   const int64_t layers = layer_count(base);
-  const int64_t theirs = layer_count(donor);
+  const int64_t donor_layers = layer_count(donor);
   ModulePatterns patterns(edit.patterns, options::kTake.text());
-  const std::vector<bool> comes =
-      patterns.select(donor, donor.config().is_null() || theirs == kNoLayerCount ? layers : theirs);
+  const std::vector<bool> comes = patterns.select(
+      donor, donor.config().is_null() || donor_layers == kNoLayerCount ? layers : donor_layers);
   patterns.refuse_unused(donor_path.string());
-  std::set<std::string_view> modules;
-  std::set<std::string_view> names;
-  for (size_t i = 0; i < comes.size(); ++i) {
-    if (!comes[i]) continue;
-    modules.insert(module_of(donor.tensors()[i].name));
-    names.insert(donor.tensors()[i].name);
-  }
-  std::vector<bool> goes = patterns.select(base, layers);
-  for (size_t i = 0; i < goes.size(); ++i) {
-    const std::string& name = base.tensors()[i].name;
-    goes[i] = goes[i] || names.contains(name) || modules.contains(module_of(name));
-  }
   Problems ignored;  // problems of modules that the edit leaves unchanged
   const auto of_base = find_weight_modules(base, ignored), of_donor = find_weight_modules(donor, ignored);
+  const ModuleTensors ours(base, of_base), theirs(donor, of_donor);
+  refuse_parts(base, ours, donor, theirs, comes);
+  const std::vector<bool> goes =
+      find_replaced(base, ours, patterns.select(base, layers), donor, theirs, comes);
   refuse_unlike_shapes(base, of_base, goes, donor, of_donor, comes);
 
   Edited edited;
@@ -151,8 +144,9 @@ Checkpoint open_graft(const fs::path& source, const fs::path& donor_path, const 
   {
     const Checkpoint result = outline(base, &donor, edited.tensors);
     bool drafts = false;
-    for (const std::string_view name : names) {
-      drafts = drafts || module_role(module_of(name), layers) == ModuleRole::kMtp;
+    for (size_t i = 0; i < comes.size(); ++i) {
+      const std::string_view module = module_of(donor.tensors()[i].name);
+      drafts = drafts || (comes[i] && module_role(module, layers) == ModuleRole::kMtp);
     }
     edited.config =
         switch_settings(config_after_graft(base, donor, result, drafts), base, result, donor.config());

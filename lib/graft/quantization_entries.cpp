@@ -5,7 +5,7 @@
 #include "formats/json/access.h"
 #include "lib/base/names/lookup_parts.h"
 #include "lib/graft/unquantized_lists.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 
 namespace twofour {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "formats/json.h"
 #include "lib/base/names/config_pattern.h"
-#include "lib/source/checkpoint/configured_quantization.h"
+#include "lib/source/config/configured_quantization.h"
 
 namespace twofour {
 

@@ -12,7 +12,7 @@
 
 #include "formats/families/family_rows.h"
 #include "formats/families/sizes.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {

@@ -7,8 +7,8 @@
 #include "lib/base/io/file.h"
 #include "lib/lint/lint.h"
 #include "lib/repair/repair.h"
-#include "lib/source/checkpoint/index_file.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/checkpoint/checkpoint.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {

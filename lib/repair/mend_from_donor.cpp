@@ -12,8 +12,8 @@
 #include "lib/base/io/links.h"
 #include "lib/lint/family/family.h"
 #include "lib/repair/repair.h"
-#include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 

@@ -12,7 +12,7 @@
 #include "formats/naming.h"
 #include "lib/base/threads/parallel.h"
 #include "lib/repair/repair.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {

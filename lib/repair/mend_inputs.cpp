@@ -12,9 +12,9 @@
 #include "lib/base/findings/problems.h"
 #include "lib/base/names/natural.h"
 #include "lib/repair/repair.h"
-#include "lib/source/checkpoint/configured_quantization.h"
-#include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/configured_quantization.h"
+#include "lib/source/config/quantization_config.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {
@@ -83,7 +83,7 @@ bool is_weight_only(const Json& words, const SourceGroups& groups, const std::st
          member(group, "input_activations").is_null();
 }
 
-/// True if the config says that the inputs of an FP8 linear have a stored scale.
+/// True if the config states that the inputs of an FP8 linear have a stored scale.
 bool is_declared(const Json& words, const SourceGroups& groups, const std::string& module) {
   if (text_of(words, "quant_algo") == "FP8") return true;
   if (text_of(member(member(words, "quantized_layers"), module), "quant_algo") == "FP8") return true;

@@ -8,13 +8,14 @@
 #include "lib/base/names/lookup_parts.h"
 #include "lib/base/names/quantization_methods.h"
 #include "lib/repair/repair.h"
-#include "lib/source/checkpoint/config_terms.h"
-#include "lib/source/checkpoint/configured_quantization.h"
-#include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/config_terms.h"
+#include "lib/source/config/configured_quantization.h"
+#include "lib/source/config/contradictions.h"
+#include "lib/source/config/quantization_config.h"
 #include "lib/source/dialects/dialect_rows.h"
 #include "lib/source/dialects/loader_lookup.h"
 #include "lib/source/dialects/scheme.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {
@@ -260,18 +261,18 @@ std::string statement_to_lose(Repair& r) {
     if (rule == "weight-term" || rule == "incomplete-module")
       return fmt::format("{}: {}: {}", term.file, term.key, term.problem);
   }
-  const Json said = source_quantization(r.view());
-  if (!said.is_object()) return "";
+  const Json entry = source_quantization(r.view());
+  if (!entry.is_object()) return "";
   Problems ignored;
   std::vector<Linear> modules = find_weight_modules(r.view(), ignored);
   std::erase_if(modules, [](const Linear& m) { return !m.format->coded; });
   const bool has_integers =
       std::any_of(modules.begin(), modules.end(), [](const Linear& m) { return m.format->integers; });
   // A method whose codes have other names and types is that of another model.
-  if (!has_integers && has_own_codes(quantization_method(said))) return "";
-  SourceGroups configured(said);
+  if (!has_integers && has_own_codes(quantization_method(entry))) return "";
+  SourceGroups configured(entry);
   for (const Linear& m : modules) {
-    const std::string found = configured->contradiction_of(m.name, m.format);
+    const std::string found = contradiction_of(configured.configured(), m.name, m.format);
     if (!found.empty())
       return fmt::format("{} ({})", quantization_place(r.view(), found), r.view().where(m.weight));
   }

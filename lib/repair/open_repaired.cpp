@@ -10,7 +10,7 @@
 #include "lib/graft/open_edited.h"
 #include "lib/lint/lint.h"
 #include "lib/recipe/artifact/layout_names.h"
-#include "lib/source/checkpoint/weight_terms.h"
+#include "lib/source/linears/weight_terms.h"
 
 namespace twofour {
 

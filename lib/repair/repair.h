@@ -38,7 +38,7 @@ struct MendRecord {
   std::string prefix = {};  ///< a prefix that is removed from the names of all tensors: "model."
   std::map<std::string, double> loss = {};  ///< relative error in the Frobenius norm, by module
   bool takes_from_donor = false;
-  uint64_t bytes = 0;  ///< of the tensors and files that are written otherwise
+  uint64_t bytes = 0;  ///< size of the tensors and files that change
 };
 Json mend_to_json(const MendRecord& record);
 
@@ -89,7 +89,7 @@ class Repair {
     std::vector<uint8_t> bytes;
   };
   void set(std::vector<NewTensor> tensors, MendRecord& record);
-  /// Removes tensors for which `goes` is true, and lists them.
+  /// Removes tensors for which `goes` returns true, and lists them.
   void drop(const std::function<bool(const EditedTensor&)>& goes, MendRecord& record);
   /// The place of a tensor in its source: "FILE: NAME".
   std::string origin_of(const EditedTensor& tensor) const;

@@ -103,7 +103,7 @@ Report eval_report(const EvalFigures& figures, const std::filesystem::path& mode
 struct CompressionFacts {
   std::filesystem::path model, artifact;
   int64_t windows = 0, tokens = 0;             ///< counts of the text that gave the statistics
-  uint64_t bytes_before = 0, bytes_after = 0;  ///< of weight files
+  uint64_t bytes_before = 0, bytes_after = 0;  ///< size of the weight files
   std::optional<EvalFigures> heldout = {};     ///< the artifact against the model, on other windows
 };
 Report compress_report(const std::vector<ModuleReport>& modules, const CompressionFacts& facts);

@@ -78,7 +78,7 @@ struct SynthShape {
 /// A user's choices for a shape.
 struct SynthChoice {
   std::string shape, dialect;              ///< the shape's default dialect if empty
-  std::optional<int64_t> layers, experts;  ///< by default the model's
+  std::optional<int64_t> layers, experts;  ///< nullopt: the model's own
   int64_t vocab = 1024;
   bool small = false;
 };

@@ -15,7 +15,7 @@ namespace twofour {
 struct SynthOptions {
   std::string shape = "tiny";              ///< one of synth_shapes()
   std::string dialect;                     ///< one of synth_dialects(); the shape's default if empty
-  std::optional<int64_t> layers, experts;  ///< by default the model's
+  std::optional<int64_t> layers, experts;  ///< nullopt: the model's own
   int64_t vocab = 1024;
   bool small = false;  ///< divides sizes, also in config.json, to get megabytes
   uint64_t seed = 0;

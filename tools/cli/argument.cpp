@@ -8,7 +8,7 @@
 
 #include "lib/base/findings/given_urls.h"
 #include "lib/base/findings/suggest.h"
-#include "lib/source/checkpoint/index_file.h"
+#include "lib/source/checkpoint/checkpoint.h"
 #include "tools/cli/arguments.h"
 
 namespace twofour {
@@ -74,6 +74,11 @@ Argument& Argument::one_of(std::vector<std::string> words, const std::vector<std
   });
 }
 
+Argument& Argument::suggest(std::vector<std::string> words) {
+  entry_.suggestions = std::move(words);
+  return *this;
+}
+
 Argument& Argument::range(int least, int most) {
   entry_.range = fmt::format("{} to {}", least, most);
   return check([least, most, expected = "a whole number from " + entry_.range](const std::string& text) {
@@ -116,6 +121,7 @@ Argument& Argument::default_text(const std::string& text) {
 
 Argument& Argument::separated_by(char separator) {
   option_->delimiter(separator);
+  entry_.is_list = separator == ',';
   return *this;
 }
 

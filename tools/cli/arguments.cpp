@@ -280,7 +280,7 @@ std::string Arguments::problem_together() const {
 }
 
 /// Throws Error for an option with an empty value, for example from a shell variable that is not set. A run
-/// with an empty value would do less than the user asked for.
+/// with an empty value would do less than the user requested.
 void Arguments::check_empty_values() const {
   for (const auto& argument : state_->arguments) {
     for (const std::string& value : argument->option_->results()) {

@@ -24,6 +24,9 @@ struct ArgumentEntry {
   bool required = false, repeated = false;
   bool common = false;     ///< every command has it
   std::string group = {};  ///< subject shared by commands, see ArgumentGroup
+  /// Values that completion offers beside `choices`. Others are valid, too.
+  std::vector<std::string> suggestions = {};
+  bool is_list = false;  ///< a value may be a list with commas
   bool operator==(const ArgumentEntry&) const = default;
 };
 
@@ -44,6 +47,8 @@ class Argument {
   /// Allows only `words` and `unlisted` as values. Words of `unlisted` are not shown in the help. A word that
   /// ends with ":N" stands for every whole number in place of N.
   Argument& one_of(std::vector<std::string> words, const std::vector<std::string>& unlisted = {});
+  /// Makes completion offer `words`. They do not limit the values.
+  Argument& suggest(std::vector<std::string> words);
   /// Allows only whole numbers, or any numbers, from `least` to `most`.
   Argument& range(int least, int most);
   Argument& range(double least, double most);

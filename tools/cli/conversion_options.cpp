@@ -11,7 +11,7 @@
 #include "lib/recipe/artifact/manifest.h"
 #include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/recipe/selection/input_scales.h"
-#include "lib/source/checkpoint/index_file.h"
+#include "lib/source/checkpoint/checkpoint.h"
 #include "lib/write/encode/quantized_group.h"
 #include "lib/write/output/destination.h"
 #include "lib/write/transform/open_to_convert.h"
@@ -209,9 +209,14 @@ void print_result(const ConversionOptions& o, const Plan& plan, const ConvertRes
                  format_bytes(r.bytes_verified), static_cast<double>(r.bytes_verified) / 1e9 / r.seconds);
     return;
   }
-  if (o.resume) {
+  if (o.resume && r.files_kept > 0) {
     print_stdout("{}: kept {} of {}, {}\n", o.destination, r.files_kept,
                  counted(plan.files.size(), "weight file"), format_bytes(r.bytes_kept));
+  } else if (o.resume) {
+    print_stdout(
+        "{}: began anew, because no weight file was finished before; smaller ones (--max-shard-size) let a "
+        "later run keep more\n",
+        o.destination);
   }
   print_stdout("{}: {} {} {}, {}, {} (from {})\n", o.destination,
                plan.recipe.edit ? counted(plan.tensors.size(), "tensor")

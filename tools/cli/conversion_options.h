@@ -45,7 +45,8 @@ void add_config_option(Arguments& args, bool& without_config);
 /// Throws Error if a source has no config.json, unless --without-config allows it.
 void check_config(const Checkpoint& source, const ConversionOptions& options);
 
-/// Replaces SRC by its directory if it is the only weight file beside a config.json, and says so on stderr.
+/// Replaces SRC by its directory if it is the only weight file beside a config.json, and reports it on
+/// stderr.
 void take_whole_directory(ConversionOptions& options, const Common& common);
 
 /// Adds --io, the way of reading and writing large files.

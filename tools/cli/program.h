@@ -40,7 +40,7 @@ int run_program(int argc, char** argv, const Program& program);
 struct CallResult {
   int code = 0;                        ///< an ExitCode
   std::string text;                    ///< the output on stdout, or an error message
-  ErrorKind kind = ErrorKind::kOther;  ///< of the error
+  ErrorKind kind = ErrorKind::kOther;  ///< kind of the error
 };
 
 /// A function that receives the progress of a call. It returns true to continue the call and false to stop

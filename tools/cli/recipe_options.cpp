@@ -49,11 +49,11 @@ void add_to(Arguments& args, RecipeOptions& o, bool all) {
   args.footer(layouts_text(all));
 }
 
-void add_word(Arguments& args, RecipeOptions& o, RuleCommand command, const RuleSetting& word) {
-  const UserForm& asked = word.asked;
-  const std::string option = spelled(word.key, Author::kPrompt), help = word.option_help(command),
-                    fallback = word.option_fallback(command);
-  RecipeOptions::Configured& configured = o.words[word.key];
+void add_setting(Arguments& args, RecipeOptions& o, RuleCommand command, const RuleSetting& setting) {
+  const UserForm& asked = setting.asked;
+  const std::string option = spelled(setting.key, Author::kPrompt), help = setting.option_help(command),
+                    fallback = setting.option_fallback(command);
+  RecipeOptions::Configured& configured = o.settings[setting.key];
   if (asked.form == UserForm::Form::kFlag) {
     args.flag(option, configured.flag, help);
     return;
@@ -71,9 +71,9 @@ void add_word(Arguments& args, RecipeOptions& o, RuleCommand command, const Rule
 }
 
 /// The value that was given for a setting, with the type of the setting's row. JSON null if none was given.
-Json value_of(const RecipeOptions& o, const RuleSetting& word) {
-  const auto at = o.words.find(word.key);
-  if (at == o.words.end()) return {};
+Json value_of(const RecipeOptions& o, const RuleSetting& setting) {
+  const auto at = o.settings.find(setting.key);
+  if (at == o.settings.end()) return {};
   const RecipeOptions::Configured& configured = at->second;
   if (configured.flag) return true;
   if (configured.number >= 0) return configured.number;
@@ -83,16 +83,16 @@ Json value_of(const RecipeOptions& o, const RuleSetting& word) {
 }  // namespace
 
 std::string RecipeOptions::text(std::string_view key) const {
-  const auto at = words.find(key);
-  return at == words.end() ? "" : at->second.text;
+  const auto at = settings.find(key);
+  return at == settings.end() ? "" : at->second.text;
 }
 
 void add_recipe_options(Arguments& args, RecipeOptions& o, RuleCommand command) {
   const ArgumentGroup group(args, "Formats");
   const bool converts = command == kConverts || command == kPlans;
   if (converts) add_to(args, o, command == kPlans);
-  for (const RuleSetting* word : option_settings(command)) {
-    if (!word->asked.is_of_statistics) add_word(args, o, command, *word);
+  for (const RuleSetting* setting : option_settings(command)) {
+    if (!setting->asked.is_of_statistics) add_setting(args, o, command, *setting);
   }
   if (!converts) return;
   args.option("--recipe", o.recipe,
@@ -102,8 +102,8 @@ void add_recipe_options(Arguments& args, RecipeOptions& o, RuleCommand command) 
   exclude_rule_settings(args, "--recipe");
 }
 
-void add_word(Arguments& args, RecipeOptions& o, RuleCommand command, std::string_view key) {
-  add_word(args, o, command, rule_setting(key));
+void add_setting(Arguments& args, RecipeOptions& o, RuleCommand command, std::string_view key) {
+  add_setting(args, o, command, rule_setting(key));
 }
 
 void add_statistics_options(Arguments& args, RecipeOptions& o, RuleCommand command) {
@@ -121,8 +121,8 @@ void add_statistics_options(Arguments& args, RecipeOptions& o, RuleCommand comma
   args.flag("--strict-stats", o.strict_statistics,
             "Refuse statistics of other weights of the same model, as those of the BF16 model for its "
             "quantized copy, or of weights that nothing names");
-  for (const RuleSetting* word : option_settings(command)) {
-    if (word->asked.is_of_statistics) add_word(args, o, command, *word);
+  for (const RuleSetting* setting : option_settings(command)) {
+    if (setting->asked.is_of_statistics) add_setting(args, o, command, *setting);
   }
 }
 
@@ -161,9 +161,9 @@ void add_budget_options(Arguments& args, RecipeOptions& o, RuleCommand command) 
 }
 
 void exclude_rule_settings(Arguments& args, const std::string& option) {
-  for (const char* word : {"--to", "--include", "--exclude", "--also"}) args.at(option).excludes(word);
-  for (const RuleSetting* word : option_settings(kConverts | kPlans)) {
-    if (!word->asked.is_of_statistics) args.at(option).excludes(spelled(word->key, Author::kPrompt));
+  for (const char* other : {"--to", "--include", "--exclude", "--also"}) args.at(option).excludes(other);
+  for (const RuleSetting* setting : option_settings(kConverts | kPlans)) {
+    if (!setting->asked.is_of_statistics) args.at(option).excludes(spelled(setting->key, Author::kPrompt));
   }
 }
 
@@ -241,10 +241,11 @@ Recipe find_recipe(const std::string& name) {
 }  // namespace
 
 Recipe open_recipe(const RecipeOptions& o) {
-  for (const RuleSetting& word : rule_settings()) {
-    if (!word.has_user_form() || !word.asked.is_of_statistics || value_of(o, word).is_null()) continue;
+  for (const RuleSetting& setting : rule_settings()) {
+    if (!setting.has_user_form() || !setting.asked.is_of_statistics || value_of(o, setting).is_null())
+      continue;
     throw Error(fmt::format("{}: expected as a word of rules with --recipe, found as an option",
-                            spelled(word.key, Author::kPrompt)));
+                            spelled(setting.key, Author::kPrompt)));
   }
   Recipe recipe = find_recipe(o.recipe);
   if (is_manifest(o.recipe)) {
@@ -272,22 +273,22 @@ Recipe open_recipe(const RecipeOptions& o) {
 }
 
 void take_word(const RecipeOptions& o, std::string_view key, Rule& rule) {
-  const RuleSetting& word = rule_setting(key);
-  const Json value = value_of(o, word);
-  if (value.is_null() || word.take({}, value, rule)) return;
+  const RuleSetting& setting = rule_setting(key);
+  const Json value = value_of(o, setting);
+  if (value.is_null() || setting.take({}, value, rule)) return;
   const auto text = value.get<std::string>();
-  check_taken(rule, word, text);
-  throw Error(word.asked.expected == nullptr
-                  ? fmt::format("{}: expected {}, found {}", rule.name(key), word.file_values(), text)
+  check_taken(rule, setting, text);
+  throw Error(setting.asked.expected == nullptr
+                  ? fmt::format("{}: expected {}, found {}", rule.name(key), setting.file_values(), text)
                   : fmt::format("{}: expected {}, found '{}'", rule.name(key),
-                                word.asked.expected(text, false), text));
+                                setting.asked.expected(text, false), text));
 }
 
 Rule make_rule(const RecipeOptions& o) {
   Rule rule;
   rule.to = o.layout;
-  for (const RuleSetting& word : rule_settings()) {
-    if (word.has_user_form()) take_word(o, word.key, rule);
+  for (const RuleSetting& setting : rule_settings()) {
+    if (setting.has_user_form()) take_word(o, setting.key, rule);
   }
   take_masks(o, {&rule});
   if (const auto statistics = open_statistics_file(o)) {

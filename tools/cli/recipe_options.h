@@ -23,7 +23,7 @@ struct RecipeOptions {
     bool flag = false;
   };
   std::string layout;
-  std::map<std::string_view, Configured> words;  ///< settings of the command, by key
+  std::map<std::string_view, Configured> settings;  ///< settings of the command, by key
   std::string recipe;      ///< for convert; file or name of a recipe; excludes other options
   std::string statistics;  ///< a statistics file
   bool strict_statistics = false;

@@ -6,7 +6,7 @@
 
 namespace twofour {
 
-/// The number of columns of the terminal at `stream`. 0 if it is no terminal or does not say.
+/// The number of columns of the terminal at `stream`. 0 if it is no terminal or has no size.
 size_t terminal_columns(std::FILE* stream);
 
 /// True if `stream` is a terminal that obeys control sequences (TERM is set and not dumb).

@@ -22,6 +22,13 @@ std::string joined_names(const std::vector<CommandEntry>& commands) {
   return names;
 }
 
+/// The values of an argument that completion offers.
+std::vector<std::string> offered(const ArgumentEntry& o) {
+  std::vector<std::string> values = o.choices;
+  values.insert(values.end(), o.suggestions.begin(), o.suggestions.end());
+  return values;
+}
+
 /// Adds the cases of one command. Cases for the values of each option go to `values`, and cases for other
 /// words to `words`.
 void add_bash_cases(const CommandEntry& c, const std::string& path, std::string& values, std::string& words) {
@@ -30,9 +37,11 @@ void add_bash_cases(const CommandEntry& c, const std::string& path, std::string&
     for (const std::string& name : o.names) {
       options += (options.empty() ? "" : " ") + name;
       if (o.value.empty()) continue;
-      const std::string what = !o.choices.empty() ? fmt::format("values {}", fmt::join(o.choices, " "))
-                               : o.path           ? "files"
-                                                  : "nothing";
+      const std::vector<std::string> all = offered(o);
+      const std::string what = !all.empty()
+                                   ? fmt::format("{} {}", o.is_list ? "list" : "values", fmt::join(all, " "))
+                               : o.path ? "files"
+                                        : "nothing";
       values += fmt::format("    '{} {}') after='{}' ;;\n", path, name, what);
     }
   }
@@ -63,10 +72,11 @@ std::string zsh_value(const ArgumentEntry& o) {
     for (const char c : text) out += c == ':' ? "\\:" : std::string(1, c);
     return out;
   };
-  if (!o.choices.empty()) {
+  if (const std::vector<std::string> all = offered(o); !all.empty()) {
     std::string list;
-    for (const std::string& choice : o.choices) list += (list.empty() ? "" : " ") + escaped(choice);
-    return fmt::format(":{}:({})", o.value, list);
+    for (const std::string& choice : all) list += (list.empty() ? "" : " ") + escaped(choice);
+    return o.is_list ? fmt::format(":{}:_sequence compadd - {}", o.value, list)
+                     : fmt::format(":{}:({})", o.value, list);
   }
   return fmt::format(":{}:{}", o.value, o.path ? "_files" : " ");
 }
@@ -121,8 +131,12 @@ void add_fish_lines(const CommandEntry& c, const std::vector<std::string>& path,
     std::string line = fmt::format("complete -c twofour -n {}", shell_quoted(here));
     for (const std::string& name : o.names)
       line += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
-    if (!o.choices.empty()) {
-      line += fmt::format(" -x -a {}", shell_quoted(fmt::format("{}", fmt::join(o.choices, " "))));
+    const std::vector<std::string> all = offered(o);
+    if (!all.empty() && o.is_list) {
+      line +=
+          fmt::format(" -x -a {}", shell_quoted(fmt::format("(__fish_append , {})", fmt::join(all, " "))));
+    } else if (!all.empty()) {
+      line += fmt::format(" -x -a {}", shell_quoted(fmt::format("{}", fmt::join(all, " "))));
     } else if (!o.value.empty()) {
       line += o.path ? " -r -F" : " -x";
     }
@@ -145,7 +159,7 @@ std::string bash_completion(const CommandEntry& root) {
   // --to=v7.
   return fmt::format(R"(# bash completion of twofour; `twofour completion bash` wrote it.
 _twofour() {{
-  local line=${{COMP_LINE:0:COMP_POINT}} command= after= options= plain= files=0 word i
+  local line=${{COMP_LINE:0:COMP_POINT}} command= after= options= plain= files=0 prefix= sign word i
   local -a words
   read -ra words <<<"$line"
   [[ $line == *[[:blank:]] ]] && words+=('')
@@ -166,6 +180,9 @@ _twofour() {{
   COMPREPLY=()
   if [[ $after == values* ]]; then
     mapfile -t COMPREPLY < <(compgen -W "${{after#values }}" -- "$current")
+  elif [[ $after == list* ]]; then
+    [[ $current == *,* ]] && prefix=${{current%,*}},
+    mapfile -t COMPREPLY < <(compgen -P "$prefix" -W "${{after#list }}" -- "${{current##*,}}")
   elif [[ $after == files || ( -z $after && $current != -* && $files == 1 ) ]]; then
     compopt -o filenames 2>/dev/null
     mapfile -t COMPREPLY < <(compgen -f -- "$current")
@@ -174,11 +191,12 @@ _twofour() {{
   elif [[ -z $after ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$plain" -- "$current")
   fi
-  # bash puts a completion behind the last ':' of what was typed.
-  if [[ $current == *:* && $COMP_WORDBREAKS == *:* ]]; then
-    word=${{current%"${{current##*:}}"}}
+  # bash puts a completion behind the last ':' or '=' of what was typed.
+  for sign in : =; do
+    [[ $current == *$sign* && $COMP_WORDBREAKS == *$sign* ]] || continue
+    word=${{current%"${{current##*$sign}}"}}
     for i in "${{!COMPREPLY[@]}}"; do COMPREPLY[i]=${{COMPREPLY[i]#"$word"}}; done
-  fi
+  done
 }}
 complete -F _twofour twofour
 )",

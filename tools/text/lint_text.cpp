@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "lib/base/findings/problems.h"
-#include "lib/base/findings/suggest.h"
 #include "lib/lint/rules/explain.h"
 #include "lib/lint/rules/levels.h"
+#include "tools/cli/lint_options.h"
 
 namespace twofour {
 namespace {
@@ -74,18 +74,6 @@ void print_rule(const LintReport& r, size_t begin, size_t end, bool all) {
   print_stdout("\n");
 }
 
-std::vector<std::string> rule_ids() {
-  std::vector<std::string> ids;
-  for (const LintRule& rule : lint_rules()) ids.push_back(rule.id);
-  return ids;
-}
-
-[[noreturn]] void refuse_rule(const std::string& option, const std::string& typed) {
-  throw ErrorLines({fmt::format("{}: expected the id of a rule, found '{}'{}", option, typed,
-                                did_you_mean(typed, rule_ids())),
-                    "See twofour lint --rules."});
-}
-
 }  // namespace
 
 int print_lint_rules(const Common& common, const LintLevels& levels) {
@@ -104,8 +92,8 @@ int print_lint_rules(const Common& common, const LintLevels& levels) {
 }
 
 int explain_lint_rules(const Common& common, const std::string& glob) {
+  if (glob != "all") check_lint_globs("--explain", {glob});
   const std::vector<size_t> rules = matching_rules(glob == "all" ? "*" : glob);
-  if (rules.empty()) refuse_rule("--explain", glob);
   if (common.json) {
     Json list = Json::array();
     for (const size_t rule : rules) {
@@ -166,36 +154,6 @@ void print_lint_report(const Common& common, const LintReport& r, const std::str
                consequences > 0 ? ", " + counted(consequences, "consequence") : "",
                r.known.empty() ? "" : fmt::format(", {} known by the baseline", r.known.size()),
                counted(r.tensors, "tensor"), counted(r.files, "file"), read);
-}
-
-void check_lint_globs(const std::string& option, const std::vector<std::string>& globs) {
-  for (const std::string& glob : globs)
-    if (matching_rules(glob).empty()) refuse_rule(option, glob);
-}
-
-LintLevels parse_lint_levels(const std::vector<std::string>& texts) {
-  LintLevels levels;
-  for (const std::string& text : texts) {
-    const size_t equals = text.find('=');
-    const std::string id = text.substr(0, equals), level = equals == text.npos ? "" : text.substr(equals + 1);
-    if (!find_lint_rule(id)) {
-      throw ErrorLines({fmt::format("--rule {}: expected the id of a rule, found '{}'{}", text, id,
-                                    did_you_mean(id, rule_ids())),
-                        "See twofour lint --rules."});
-    }
-    if (level == "off") {
-      levels[id] = std::nullopt;
-    } else if (level == "note") {
-      levels[id] = Severity::kNote;
-    } else if (level == "warning") {
-      levels[id] = Severity::kWarning;
-    } else if (level == "error") {
-      levels[id] = Severity::kError;
-    } else {
-      throw Error(fmt::format("--rule {}: expected off, note, warning or error, found '{}'", text, level));
-    }
-  }
-  return levels;
 }
 
 }  // namespace twofour

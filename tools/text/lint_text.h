@@ -20,10 +20,4 @@ void print_lint_report(const Common& common, const LintReport& report, const std
                        const std::string& read);
 void print_lint_json(const LintReport& report, const std::string& path);
 
-/// Throws ErrorLines unless each of `globs` is the id of a rule or a glob that matches one ("index-*").
-void check_lint_globs(const std::string& option, const std::vector<std::string>& globs);
-
-/// Parses "ID=LEVEL" of --rule. Throws Error on other texts.
-LintLevels parse_lint_levels(const std::vector<std::string>& texts);
-
 }  // namespace twofour

@@ -107,7 +107,8 @@ std::vector<PlannedGroup> grouped(const Plan& plan) {
   return groups;
 }
 
-/// The free bytes of the file system that a new directory would be on. nullopt if the system does not say.
+/// The free bytes of the file system that a new directory would be on. nullopt if the system does not state
+/// them.
 std::optional<uint64_t> free_bytes(std::filesystem::path destination) {
   std::error_code error;
   destination = std::filesystem::absolute(destination, error).lexically_normal();

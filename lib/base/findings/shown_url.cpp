@@ -35,7 +35,7 @@ std::string_view number_of(std::string_view url) {
   return is_number ? url.substr(mark) : std::string_view();
 }
 
-/// True if the text behind a scheme has a query with a key: "host/a?sig=x".
+/// True if the text after a scheme has a query with a key: "host/a?sig=x".
 bool has_query(std::string_view rest) {
   rest = rest.substr(0, rest.find_first_of(kEnds));
   const size_t mark = rest.find('?');
@@ -47,7 +47,7 @@ bool has_query(std::string_view rest) {
 }
 
 /// True if a URL begins with `text`, whose first `colon` bytes may be a scheme. The two slashes may be
-/// missing behind a scheme that addresses have, and before a query with a key. "re:" begins a pattern.
+/// missing after a scheme that addresses have, and before a query with a key. "re:" begins a pattern.
 bool is_url(std::string_view text, size_t colon) {
   std::string scheme(text.substr(0, colon));
   for (char& c : scheme) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));

@@ -15,8 +15,8 @@ struct Entry {
 };
 
 std::mutex mutex;
-/// True once there has been a remote folder. The many calls that open files read it without the lock, so they
-/// are fast if there are no remote folders.
+/// True after the first remote folder was added. Calls that open files read it without the lock, so they are
+/// fast without remote folders.
 std::atomic<bool> any{false};
 
 std::vector<Entry>& entries() {

@@ -17,14 +17,14 @@ struct BlockOrder {
   std::string problem;  ///< "expected X, found Y", without the place
 };
 
-/// Returns the tensors whose names say so by names_order(), and permutations of any other unknown name in a
+/// Returns the tensors that names_order() accepts, and permutations of any other unknown name in a
 /// layer of a language model. Integers in order change nothing. `tensors` are sorted by name. `read` reads
 /// bytes of a tensor from an offset on; without it, and where `whole` is false, only names of floats count.
 std::vector<BlockOrder> find_block_orders(
     std::span<const TensorInfo> tensors,
     const std::function<void(size_t, uint64_t, std::span<uint8_t>)>& read, const std::vector<bool>* whole);
 
-/// True if the last part of a tensor's name says that the tensor reorders or rotates what modules read: if
+/// True if the last part of a tensor's name states that the tensor reorders or rotates what modules read: if
 /// one of the words between "_" is "perm", "permutation", "permute", "reorder", "reordering", "rotation" or
 /// "hadamard", or a plural of them.
 bool names_order(std::string_view leaf);

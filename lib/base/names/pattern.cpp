@@ -79,7 +79,7 @@ size_t count_length(std::string_view brace) {
 }
 
 Repeated repeated_repetition(std::string_view regex) {
-  bool inside = false, opened = false;  // within a class; behind a "(", where "?" is no repetition
+  bool inside = false, opened = false;  // within a class; after a "(", where "?" is no repetition
   for (size_t i = 0; i < regex.size(); ++i) {
     const bool group = std::exchange(opened, !inside && regex[i] == '(');
     if (regex[i] == '\\') {

@@ -11,7 +11,7 @@ struct SiblingName {
   int64_t layer = -1, expert = -1;
 };
 
-/// The first number of a name is the layer's; a number behind "experts" is the expert's.
+/// The first number of a name is the layer's; a number after "experts" is the expert's.
 SiblingName sibling_name(std::string_view name);
 
 /// experts_of() returns the part before the number of the expert, "model.layers.3.mlp.experts". layers_of()

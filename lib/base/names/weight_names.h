@@ -15,7 +15,7 @@ struct WeightName {
   std::string_view suffix;  ///< ".weight", ".qweight", "_blocks" of a stack, "" of a stack
   bool is_stack;            ///< the suffixes of its parts may also begin with "_"
 };
-/// The suffixes of weights behind a linear's name. A stack may also have no suffix or "_blocks".
+/// The suffixes of weights after a linear's name. A stack may also have no suffix or "_blocks".
 inline constexpr std::string_view kWeightSuffixes[] = {".weight", ".weight_packed", ".qweight"};
 
 /// Recognizes a tensor of weights by its name and rank. Returns nullopt if the name is not that of weights,

@@ -18,7 +18,7 @@ namespace twofour {
 /// A size, and the formats that may be taken to reach it. One of `bits` and `bytes` is given.
 struct SizeRequest {
   std::optional<double> bits = {};     ///< mean over the weights of the units, see SizedUnit::Option::bits
-  std::optional<uint64_t> bytes = {};  ///< of all tensors of the output
+  std::optional<uint64_t> bytes = {};  ///< size of all tensors of the output
   std::vector<std::string> menu = {};  ///< if empty, the formats of default_menu() that the engine loads
   std::string engine = "twofour";      ///< a word of output_engines()
   /// A recipe of one rule, which has the selection, the dialect and the settings of statistics. Without a
@@ -30,7 +30,7 @@ struct SizeRequest {
   OptionName option() const { return bits ? options::kBits : options::kSize; }
 };
 
-/// The formats of a checkpoint's units, chosen by a size, and all else that the choice rests on.
+/// The formats of a checkpoint's units, chosen by a size, and the reasons of the choice.
 struct SizeChoice {
   /// A point of the curve of sizes and losses.
   struct Point {
@@ -42,8 +42,8 @@ struct SizeChoice {
   std::vector<SizedUnit> units;
   std::vector<size_t> chosen;  ///< by unit, the index among its options
   std::vector<Point> curve;    ///< from the least size on
-  Point at = {};               ///< of the choice
-  uint64_t weights = 0;        ///< of all units
+  Point at = {};               ///< loss and size of the choice
+  uint64_t weights = 0;        ///< number of weights of all units
   bool is_best = false;        ///< see FormatChoice
   LossBy by = LossBy::kFisher;
   std::string predictor;  ///< "fisher_hessian of FILE"
@@ -86,7 +86,7 @@ class SizeChooser {
   void write_losses(const Json& key) const;
   SizeChoice choose_by(const Statistics& statistics) const;
   Recipe chosen_recipe(const SizeChoice& choice) const;
-  /// Throws Error if the engine does not load the mix, or if it is larger than asked for.
+  /// Throws Error if the engine does not load the mix, or if it is larger than the request.
   void check_mix(SizeChoice& choice) const;
 
   std::filesystem::path source_, folder_;

@@ -24,15 +24,15 @@ struct SizedUnit {
   /// The unit in a format of the menu.
   struct Option {
     size_t format;    ///< position in the menu
-    uint64_t bits;    ///< of codes and block scales, without scales of rows and matrices
-    uint64_t bytes;   ///< of all its tensors
+    uint64_t bits;    ///< bits of codes and block scales, without scales of rows and matrices
+    uint64_t bytes;   ///< size of all its tensors
     double loss = 0;  ///< see measure_losses()
   };
   std::string name;
   std::vector<std::string> modules = {};  ///< names as they are written
   std::set<std::string> sources = {};     ///< names in the source
   uint64_t weights = 0;
-  uint64_t own_bytes = 0;  ///< of all its tensors in the source
+  uint64_t own_bytes = 0;  ///< size of all its tensors in the source
   std::vector<Option> options = {};
 };
 

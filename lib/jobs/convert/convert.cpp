@@ -116,11 +116,6 @@ void report_folds(const std::vector<ModuleReport>& modules, Findings& findings) 
   }
 }
 
-/// The path that names a checkpoint: its directory or, if it has only one file, that file.
-std::filesystem::path given_path(const Checkpoint& checkpoint) {
-  return checkpoint.is_directory() ? checkpoint.path() : checkpoint.path() / checkpoint.shards().front().name;
-}
-
 bool has_changed(const Conversion& conversion) {
   try {
     conversion.check_inputs();
@@ -251,6 +246,10 @@ void report_modules(const Checkpoint& source, const Plan& plan, const Conversion
 }
 
 }  // namespace
+
+std::filesystem::path given_path(const Checkpoint& checkpoint) {
+  return checkpoint.is_directory() ? checkpoint.path() : checkpoint.path() / checkpoint.shards().front().name;
+}
 
 std::vector<PlannedFile> planned_files(const Checkpoint& source, const Plan& plan) {
   std::vector<PlannedFile> files;

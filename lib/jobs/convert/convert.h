@@ -77,4 +77,7 @@ ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::fil
 ConvertResult complete_artifact(const Checkpoint& source, const Plan& plan, OutputDirectory& directory,
                                 std::vector<ShardRecord> records, Progress& progress);
 
+/// The path that names a checkpoint: its directory or, if it is one file, that file.
+std::filesystem::path given_path(const Checkpoint& checkpoint);
+
 }  // namespace twofour

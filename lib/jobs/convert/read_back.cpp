@@ -15,7 +15,7 @@ constexpr uint64_t kVerifyBytes = 512u << 10, kReadAhead = 2u << 20;
 /// Reads a tensor of a flushed file in large pieces, as disks need it, and passes on smaller ones.
 struct ReadAhead {
   std::string_view tensor = {};
-  uint64_t begin = 0;  ///< of `bytes` in the tensor
+  uint64_t begin = 0;  ///< offset of `bytes` in the tensor
   std::vector<uint8_t> bytes = {};
 
   /// The tensor's data begins at `data` in the file.

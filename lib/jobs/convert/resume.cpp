@@ -83,8 +83,7 @@ Json lasting_fingerprint(const Recipe& recipe, const std::vector<Manifest::Sourc
   return {{"recipe", recipe_to_json(recipe)}, {"source", std::move(source)}};
 }
 
-/// Checks that the global scales which planning read, and which decide folding, are those from which the
-/// artifact was made.
+/// Checks that planning read the same global scales as the run that made the artifact. They decide folding.
 void check_stored_bits(const std::string& where, const std::vector<uint32_t>& then, const Checkpoint& source,
                        const Plan& plan) {
   size_t at = 0;

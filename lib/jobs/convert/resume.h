@@ -40,7 +40,7 @@ std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Check
                                          const Plan& plan, const ReferenceCheckpoint* kept,
                                          Progress& progress);
 
-/// Prepares a recipe for a run that resumes. If `artifact` is complete and its recipe says nothing of a
+/// Prepares a recipe for a run that resumes. If `artifact` is complete and its recipe does not state a
 /// readme, the run expects none. If its rules lack the settings that versions after 0.2.0 have, they keep
 /// that meaning in rules that do not give them either.
 void take_absent_settings(const std::filesystem::path& artifact, Recipe& recipe);

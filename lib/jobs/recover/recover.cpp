@@ -76,7 +76,7 @@ std::vector<size_t> order_of_pass(size_t windows, int64_t pass) {
   return order;
 }
 
-/// What is kept after each pass.
+/// The state that is saved after each pass.
 struct State {
   std::string identity;
   int64_t passes = 0, best_pass = 0;
@@ -194,7 +194,7 @@ class Recovering {
     return fmt::format("twofour recovery 1 {} {}", hasher.digest().hex(), in_.passes);
   }
 
-  /// The rows behind the last layer of a model for the windows of a batch.
+  /// The rows after the last layer of a model for the windows of a batch.
   std::vector<float> run_model(const Decoder& model, const TokenBatch& b, const Windows& windows) const {
     const std::vector<int32_t> ids = join_windows(windows);
     std::vector<float> rows(b.rows * size_of(model.shape().residual()));
@@ -215,7 +215,7 @@ class Recovering {
       progress_.done += stream_bytes() * b.rows;
     }
   }
-  /// The source's rows behind the last layer, from `row` of all windows on.
+  /// The source's rows after the last layer, from `row` of all windows on.
   std::vector<float> reference_rows(size_t row, size_t count) const {
     std::vector<float> rows(count * width());
     reference_->read(row * width() * sizeof(float),

@@ -10,7 +10,7 @@
 
 namespace twofour {
 
-/// What recovery learns from.
+/// The inputs of recovery.
 struct RecoverInput {
   const std::filesystem::path& source;
   const std::filesystem::path& artifact;  ///< the same model as it was compressed

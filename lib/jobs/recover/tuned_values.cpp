@@ -104,7 +104,7 @@ void TunedValues::add_scale(const std::string& linear, const std::string& kin) {
   const std::vector<Place> stored = stored_places(shown, module, w.place.e);
   const std::string own_kin = fmt::format("{} {:08x}", kin, std::bit_cast<uint32_t>(value));
 
-  // An offset of a linear that shares a place, or of one that an engine joins with this one
+  // Use the offset of a linear that shares a place, or of a linear that engines join with this one.
   std::optional<size_t> found;
   for (const Place& place : stored) {
     if (const auto at = scale_at_.find(place); at != scale_at_.end()) found = at->second;

@@ -53,7 +53,7 @@ class TunedValues {
     DType dtype;
     double plus;
     size_t first;                ///< the first offset
-    std::vector<double> values;  ///< as they multiply: with `plus`
+    std::vector<double> values;  ///< factors, with `plus` added
   };
   struct Scale {
     double value = 0;  ///< multiplier
@@ -75,7 +75,7 @@ class TunedValues {
   std::map<std::string, size_t> scale_of_;      ///< by linear
   std::map<std::string, size_t> scale_of_kin_;  ///< by linears that share
   std::map<Place, size_t> scale_at_;            ///< by place in the artifact
-  std::map<std::string, bool> scale_tensors_;   ///< of the artifact
+  std::map<std::string, bool> scale_tensors_;   ///< scales of the artifact
 };
 
 /// Sums of the gradients in the offsets of an artifact's numbers.

@@ -2,14 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <set>
 
 #include "formats/error.h"
+#include "lib/base/findings/and_more.h"
 #include "lib/base/findings/problems.h"
 #include "lib/base/io/file.h"
 #include "lib/base/threads/stopwatch.h"
 #include "lib/jobs/convert/conversion.h"
+#include "lib/jobs/tasks/split.h"
 #include "lib/jobs/tasks/task_directory.h"
 #include "lib/write/output/output_directory.h"
 #include "lib/write/output/shard_record.h"
@@ -31,19 +34,41 @@ std::string last_note(const fs::path& destination) {
   return journal.lines().empty() ? std::string() : journal.lines().back();
 }
 
-/// Reads the record of a file. Throws Error if there is no usable record; the task of that file must then run
-/// again.
-ShardRecord read_record(const Plan& plan, const TaskFile& tasks, uint32_t file) {
+/// Reads the record of a file. Empty if there is none. Throws Error if it is not usable; the task of that
+/// file must then run again.
+std::optional<ShardRecord> read_record(const Plan& plan, const TaskFile& tasks, uint32_t file) {
   const std::string& name = plan.files[file].name;
   const std::string where = (tasks.destination / name).string();
   const auto text = read_task_record(tasks.destination, tasks, name);
-  if (!text)
-    throw Error(fmt::format("{}: expected a record of the task that finished it, found none", where));
+  if (!text) return std::nullopt;
   ShardRecord record = parse_shard_record(where, plan, *text);
   if (record.file != file)
     throw Error(
         fmt::format("{}: expected its record, found that of {}", where, plan.files[record.file].name));
   return record;
+}
+
+/// Says which of the plan's files have no record, and which tasks have these files.
+std::string text_of_missing(const PlannedSource& planned, const TaskFile& tasks,
+                            const std::vector<uint32_t>& missing) {
+  std::string text = fmt::format("{}: expected a record of the task that finished it, found none{}",
+                                 (tasks.destination / planned.plan.files[missing[0]].name).string(),
+                                 and_more(missing.size(), ", and none of {} more files"));
+  const size_t count = noted_count(tasks.destination);
+  if (count == 0) return text + "; no task has started";
+  const TaskSplit split = split_tasks(planned.source, planned.plan, count);
+  std::vector<std::string> names;
+  for (size_t i = 0; i < count; ++i) {
+    const bool is_missing = std::any_of(split.files[i].begin(), split.files[i].end(), [&](uint32_t file) {
+      return std::binary_search(missing.begin(), missing.end(), file);
+    });
+    if (is_missing) names.push_back(fmt::format("{}/{}", i, count));
+  }
+  constexpr size_t kShown = 8;
+  const size_t all = names.size();
+  names.resize(std::min(all, kShown));
+  return fmt::format("{}; run {} {}{}", text, all == 1 ? "task" : "tasks", fmt::join(names, ", "),
+                     and_more(all, " and {} more", kShown));
 }
 
 /// Throws Error if something that is not a file has the name of a weight file, since the finished file could
@@ -69,7 +94,9 @@ std::vector<bool> unfinished(const Plan& plan, const TaskFile& tasks, const std:
   for (const uint32_t f : files) {
     wanted[f] = true;
     try {
-      records.push_back(read_record(plan, tasks, f));
+      auto record = read_record(plan, tasks, f);
+      if (!record) continue;
+      records.push_back(std::move(*record));
       progress.total += plan.files[f].data_bytes;
     } catch (const ReadError&) {
       throw;
@@ -86,12 +113,14 @@ std::vector<bool> unfinished(const Plan& plan, const TaskFile& tasks, const std:
 
 }  // namespace
 
-TaskResult run_task(const PlannedSource& planned, const TaskFile& tasks, const std::vector<uint32_t>& files,
+TaskResult run_task(const PlannedSource& planned, const TaskFile& tasks, size_t index, size_t count,
                     const ConvertOptions& options, Progress& progress) {
   const Stopwatch watch;
   const Checkpoint& source = planned.source;
   const Plan& plan = planned.plan;
+  const std::vector<uint32_t> files = split_tasks(source, plan, count).files.at(index);
   TaskDirectory directory(tasks);
+  directory.note_count(count);
   check_places(plan, tasks.destination, files);
   const std::vector<bool> wanted = unfinished(plan, tasks, files, progress);
   TaskResult result;
@@ -128,15 +157,22 @@ ConvertResult merge_tasks(const PlannedSource& planned, const TaskFile& tasks, P
   std::vector<ShardRecord> records;
   std::set<std::string> names{kTasksFolder};
   Problems problems;
+  std::vector<uint32_t> missing;
   for (uint32_t f = 0; f < plan.files.size(); ++f) {
     names.insert(plan.files[f].name);
     try {
-      records.push_back(read_record(plan, tasks, f));
+      auto record = read_record(plan, tasks, f);
+      if (!record) {
+        missing.push_back(f);
+        continue;
+      }
+      records.push_back(std::move(*record));
       open_shard(directory.path(), plan.files[f]);
     } catch (const Error& e) {
       problems.add(e.what());
     }
   }
+  if (!missing.empty()) problems.add(text_of_missing(planned, tasks, missing));
   problems.refuse();
   check_task_files(directory.path());
   // Removes the files of a merge that was killed.

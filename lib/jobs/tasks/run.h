@@ -17,18 +17,18 @@ struct TaskResult {
   Findings findings;  ///< files that were not read or written in the requested way
 };
 
-/// Writes the files of a shared conversion that one task is given. `files` are indices in Plan::files. Files
-/// that are finished already are read and compared with their hashes instead. Throws Error like convert(), if
-/// the destination belongs to another plan, and if something other than a file has the name of one. Files
-/// that are finished by then stay.
-TaskResult run_task(const PlannedSource& planned, const TaskFile& plan, const std::vector<uint32_t>& files,
+/// Writes the files of a shared conversion that task `index` of `count`, at least one, is given by
+/// split_tasks(). Files that are finished already are read and compared with their hashes instead. Throws
+/// Error like convert(), if the destination belongs to another plan, and if something other than a file has
+/// the name of one. Files that are finished by then stay.
+TaskResult run_task(const PlannedSource& planned, const TaskFile& plan, size_t index, size_t count,
                     const ConvertOptions& options, Progress& progress);
 
 /// Completes a destination after all its tasks. It compares their records and files with the plan, and then
 /// writes the files without weights, the index and twofour.json. Weights are not read. Throws Error if a task
 /// is running, if a weight file has no valid record or differs from its planned size and header, if records
-/// disagree, and if there is a file that no task writes. If the process is killed at any moment, this
-/// function or finish_merge() can be called again.
+/// disagree, and if there is a file that no task writes. The Error names the tasks that did not finish. If
+/// the process is killed at any moment, this function or finish_merge() can be called again.
 ConvertResult merge_tasks(const PlannedSource& planned, const TaskFile& plan, Progress& progress);
 
 /// Finishes a merge that was killed while it removed the tasks' own files. Returns false if `destination` is

@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "formats/error.h"
+#include "formats/module_names.h"
 #include "lib/base/findings/problems.h"
 #include "lib/base/io/file.h"
 #include "lib/write/output/destination.h"
@@ -18,6 +21,9 @@ namespace fs = std::filesystem;
 constexpr const char* kPlanName = "plan.json";
 constexpr const char* kRecordEnd = ".json";
 constexpr const char* kTaskFolder = "task-";  ///< the name of a task's own folder begins with this
+constexpr const char* kCount = "tasks-";      ///< the name of a note of the number of tasks begins with this
+/// The largest number of tasks.
+constexpr int64_t kMostTasks = 1'000'000;
 /// The largest size of a plan in bytes. A plan has one or two lines per file of the source.
 constexpr uint64_t kMaxPlan = 256u << 20;
 /// The largest size of a record in bytes. A record has a hash per tensor and slice.
@@ -53,6 +59,20 @@ std::optional<std::string> read_task_record(const fs::path& destination, const T
         fmt::format("{}: expected a record of plan {}, found one of another plan", path.string(), id));
   }
   return std::string(text.substr(id.size()));
+}
+
+size_t noted_count(const fs::path& destination) {
+  size_t most = 0;
+  std::error_code error;
+  for (fs::directory_iterator it(destination / kTasksFolder, error), end; !error && it != end;
+       it.increment(error)) {
+    std::string name = it->path().filename().string();
+    if (!name.starts_with(kCount) || !name.ends_with(kRecordEnd)) continue;
+    name = name.substr(0, name.size() - std::strlen(kRecordEnd)).substr(std::strlen(kCount));
+    if (const auto count = parse_index(name); count && *count <= kMostTasks)
+      most = std::max(most, static_cast<size_t>(*count));
+  }
+  return most;
 }
 
 void check_task_files(const fs::path& destination) {
@@ -139,6 +159,12 @@ void TaskDirectory::join(const TaskFile& plan) {
 TaskDirectory::~TaskDirectory() {
   std::error_code ignored;
   fs::remove_all(own_, ignored);
+}
+
+void TaskDirectory::note_count(size_t tasks) {
+  const std::string name = fmt::format("{}{}{}", kCount, tasks, kRecordEnd);
+  write_text(own_ / name, "{}\n");
+  rename_or_throw(own_ / name, tasks_ / name);
 }
 
 void TaskDirectory::publish(const std::string& file, const std::string& record) {

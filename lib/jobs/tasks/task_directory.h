@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -15,6 +16,9 @@ std::filesystem::path task_plan_in(const std::filesystem::path& destination);
 /// damaged or belongs to a different plan.
 std::optional<std::string> read_task_record(const std::filesystem::path& destination, const TaskFile& plan,
                                             const std::string& file);
+
+/// The number of tasks that the tasks of a destination noted, the largest if they disagree. 0 if none did.
+size_t noted_count(const std::filesystem::path& destination);
 
 /// Throws Error if a destination has files that are not the tasks' own. The Error names these files.
 void check_task_files(const std::filesystem::path& destination);
@@ -36,6 +40,8 @@ class TaskDirectory {
   /// The folder of only this task. Files are written there before they are published. This object's
   /// destructor removes it.
   const std::filesystem::path& own() const { return own_; }
+  /// Notes in how many tasks this one's command divides the files. merge names missing tasks by it.
+  void note_count(size_t tasks);
   /// Gives a finished file in own() its name in the destination, and then stores its record.
   void publish(const std::string& file, const std::string& record);
 

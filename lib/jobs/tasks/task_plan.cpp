@@ -6,6 +6,7 @@
 #include "formats/error.h"
 #include "formats/json.h"
 #include "lib/graft/open_edited.h"
+#include "lib/jobs/convert/convert.h"
 #include "lib/jobs/convert/resume.h"
 #include "lib/recipe/artifact/manifest.h"
 #include "lib/write/transform/open_to_convert.h"
@@ -27,11 +28,6 @@ fs::path whole_path(const fs::path& path) {
   const fs::path whole = fs::weakly_canonical(fs::absolute(path));  // only the file system can resolve
                                                                     // "link/.."
   return whole.has_filename() ? whole : whole.parent_path();
-}
-
-/// The path that names a checkpoint: its directory or, if it has only one file, that file.
-fs::path given_path(const Checkpoint& checkpoint) {
-  return checkpoint.is_directory() ? checkpoint.path() : checkpoint.path() / checkpoint.shards().front().name;
 }
 
 /// Throws Error unless the text of a plan ends with the hash of the preceding text.

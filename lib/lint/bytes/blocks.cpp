@@ -6,29 +6,22 @@
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
 #include "lib/lint/chunks/number_counts.h"
+#include "lib/lint/chunks/number_kind.h"
 
 namespace twofour {
 namespace {
 
 constexpr uint8_t kTop = 0x7E;     // 448
 constexpr uint8_t kNormal = 0x08;  // 2^-6, the smallest normal number
-constexpr uint64_t kMagnitudes = 0x7777777777777777u;
-constexpr uint64_t kOnes = 0x1111111111111111u;
-
-uint64_t load64(const uint8_t* bytes) {
-  uint64_t word = 0;
-  std::memcpy(&word, bytes, sizeof(word));
-  return word;
-}
 
 /// Returns the largest magnitude among sixteen codes, from 0 to 7.
 unsigned largest_code(uint64_t codes) {
-  const uint64_t m = codes & kMagnitudes;
+  const uint64_t m = codes & kCodeBits;
   // Go through the bits from the highest. If some remaining code has the bit, drop the codes without it.
-  uint64_t in = kOnes;
+  uint64_t in = kCodeUnits;
   unsigned largest = 0;
   for (unsigned bit = 4; bit > 0; bit /= 2) {
-    const uint64_t has = in & (m >> (bit == 4 ? 2 : bit == 2 ? 1 : 0)) & kOnes;
+    const uint64_t has = in & (m >> (bit == 4 ? 2 : bit == 2 ? 1 : 0)) & kCodeUnits;
     if (has == 0) continue;
     in = has;
     largest |= bit;
@@ -50,7 +43,7 @@ bool is_candidate(uint8_t scale, uint8_t least) {
   return static_cast<uint8_t>(scale - 1) >= static_cast<uint8_t>(least - 1);
 }
 
-/// Number of scales in one check of their range, and in one of those parts in which some block may need one.
+/// Number of scales whose range is checked at once, and number of scales in a part of these.
 constexpr uint64_t kRun = 512, kPart = 64;
 
 struct ByteRange {
@@ -72,7 +65,7 @@ ByteRange range_of(const uint8_t* scales, uint64_t count) {
 void count_candidate(uint64_t codes, uint8_t scale, uint64_t block, uint8_t& least, BlockCounts& counts) {
   if (!e4m3_is_block_scale(scale)) return;  // counted together with the scales
   if (scale == 0) {
-    if ((codes & kMagnitudes) == 0) return;
+    if ((codes & kCodeBits) == 0) return;
     if (counts.vanished++ == 0) counts.first_vanished = block;
     return;
   }
@@ -133,7 +126,7 @@ void count_scales(const uint8_t* scales, uint64_t count, uint64_t first, BlockCo
 void count_blocks(const uint8_t* codes, const uint8_t* scales, uint64_t count, uint64_t first,
                   BlockCounts& counts) {
   for (uint64_t i = 0; i < count && !counts.any_code; ++i)
-    counts.any_code = (load64(codes + 8 * i) & kMagnitudes) != 0;
+    counts.any_code = (word_of(codes + 8 * i) & kCodeBits) != 0;
   uint8_t least = next_scale(counts.amax);
   for (uint64_t at = 0; at < count; at += kRun) {
     const uint64_t end = std::min(count, at + kRun);
@@ -150,7 +143,7 @@ void count_blocks(const uint8_t* codes, const uint8_t* scales, uint64_t count, u
       if (below > 0 && best_count_ops().are_within(scales + part, part_end - part, 1, below)) continue;
       for (uint64_t i = part; i < part_end; ++i) {
         if (is_candidate(scales[i], least))
-          count_candidate(load64(codes + 8 * i), scales[i], first + i, least, counts);
+          count_candidate(word_of(codes + 8 * i), scales[i], first + i, least, counts);
       }
     }
   }
@@ -160,7 +153,7 @@ void count_blocks_k_outer(const uint8_t* codes, const uint8_t* scales, uint64_t 
                           uint64_t first, BlockCounts& counts) {
   count_scales(scales, groups * n, first, counts);
   for (uint64_t i = 0; i < groups * n && !counts.any_code; ++i)
-    counts.any_code = (load64(codes + 8 * i) & kMagnitudes) != 0;
+    counts.any_code = (word_of(codes + 8 * i) & kCodeBits) != 0;
   uint8_t least = next_scale(counts.amax);
   for (uint64_t g = 0; g < groups; ++g) {
     for (uint64_t i = 0; i < n; ++i) {
@@ -168,7 +161,7 @@ void count_blocks_k_outer(const uint8_t* codes, const uint8_t* scales, uint64_t 
       if (!is_candidate(scale, least)) continue;
       uint8_t block[8];
       for (uint64_t row = 0; row < 8; ++row) block[row] = codes[(g * 8 + row) * n + i];
-      count_candidate(load64(block), scale, first + g * n + i, least, counts);
+      count_candidate(word_of(block), scale, first + g * n + i, least, counts);
     }
   }
 }

@@ -18,7 +18,7 @@ bool ends_with_any(std::string_view name, std::initializer_list<std::string_view
   return std::any_of(ends.begin(), ends.end(), [&](std::string_view end) { return name.ends_with(end); });
 }
 
-/// Returns the number behind "size " in a pointer; empty: there is none.
+/// Returns the number after "size " in a pointer; empty: there is none.
 std::string pointer_size(std::string_view pointer) {
   const size_t line = pointer.find("\nsize ");
   if (line == pointer.npos) return {};

@@ -5,7 +5,7 @@
 
 #include "formats/e2m1.h"
 #include "lib/lint/bytes/figures.h"
-#include "lib/source/checkpoint/tensor_values.h"
+#include "lib/source/linears/tensor_values.h"
 
 namespace twofour {
 namespace {

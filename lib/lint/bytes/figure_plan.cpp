@@ -101,7 +101,7 @@ MatrixPlan plan_tensor_figures(const LintInput& s, size_t tensor, NumberKind kin
   if (stack && t.bytes() % static_cast<uint64_t>(t.shape[0]) == 0)
     plan.matrices = static_cast<uint64_t>(t.shape[0]);
   uint64_t bytes = t.bytes() / plan.matrices;
-  // Count the rows of a matrix or a stack. In MXFP4, the blocks of a row are a separate dimension behind the
+  // Count the rows of a matrix or a stack. In MXFP4, the blocks of a row are a separate dimension after the
   // rows.
   uint64_t rows = 1;
   for (size_t i = stack ? 1 : 0; i + 1 < rank && !(stack && i > 1); ++i)

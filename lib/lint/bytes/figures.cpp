@@ -9,7 +9,7 @@
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
 #include "lib/base/io/hash.h"
-#include "lib/source/checkpoint/tensor_values.h"
+#include "lib/source/linears/tensor_values.h"
 
 namespace twofour {
 namespace {
@@ -352,7 +352,7 @@ void FigureCounter::merge(const FigureCounter& o) {
   chunks_.insert(chunks_.end(), o.chunks_.begin(), o.chunks_.end());
   add_into(column_sums_, o.column_sums_, 0);
   add_into(column_counts_, o.column_counts_, 0);
-  // Lines are in one part only, so that their levels are those of the part.
+  // A line is in one part only, so its level is that part's.
   if (!plan_.is_scale && !row_sums_.empty()) row_sums_.insert(row_sums_.begin(), first_, 0), first_ = 0;
   add_into(row_sums_, o.row_sums_, plan_.is_scale ? 0 : o.first_);
   add_into(row_counts_, o.row_counts_, 0);

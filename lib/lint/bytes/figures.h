@@ -7,17 +7,17 @@
 
 #include "lib/lint/bytes/input.h"
 #include "lib/lint/chunks/chunk.h"
+#include "lib/lint/chunks/foreign_bytes.h"
 #include "lib/lint/chunks/levels.h"
-#include "lib/lint/chunks/looks.h"
 #include "lib/lint/chunks/number_counts.h"
 #include "lib/lint/chunks/number_kind.h"
-#include "lib/lint/chunks/pieces.h"
-#include "lib/lint/chunks/zeros.h"
+#include "lib/lint/chunks/repeated_pieces.h"
+#include "lib/lint/chunks/zero_places.h"
 
-/// Figures that one pass over the bytes of weights collects, less than 1 KiB for each matrix. With them
-/// matrices can be compared without reading them again.
+/// Figures of matrices from one pass over their bytes, less than 1 KiB for each matrix. Matrices are compared
+/// by their figures, without reading them again.
 ///
-/// Hashes, counts, magnitudes of rows and columns cover every byte. One figure is of a sample of rows, at
+/// Hashes, counts, magnitudes of rows and columns cover every byte. One figure covers a sample of rows, at
 /// least 8 rows and 2^14 numbers: the RMS of codes with block scales. For a matrix of 2^20 weights whose rows
 /// differ by a sixth, it has a standard error of 6 %. This is far below every threshold.
 namespace twofour {
@@ -30,7 +30,7 @@ struct ValueFormat {
 };
 ValueFormat value_format(const LintInput& input, size_t tensor);
 
-/// How one tensor, or one module of codes and block scales, is divided into matrices, and these into lines. A
+/// The division of a tensor, or of a module of codes and block scales, into matrices and lines. A
 /// line is a row [K]. If K is the outer dimension, a line is sixteen inputs of all rows. If a tensor has no
 /// such rows, a line is a piece of its bytes.
 struct MatrixPlan {
@@ -68,11 +68,11 @@ struct MatrixFigures {
   /// Number of lines of zeros, length of the longest run of them, and the line at which this run begins.
   uint64_t zero_lines = 0, longest_zero_lines = 0, first_zero_line = 0;
   ZeroPlaces zero_rows{}, zero_places{};  ///< the lines of zeros, and the columns of zeros
-  uint32_t live_zero_lines = 0;           ///< lines of zeros under block scales that are not those of zeros
+  uint32_t live_zero_lines = 0;           ///< lines of zeros whose block scales are not those of zeros
   uint64_t torn_lines = 0;  ///< lines in which a run of at least kTorn zero bytes begins or ends
   static constexpr uint64_t kTorn = 1024;
-  /// Lines with such a run that is also in the line before or behind, as of a block of zeros: number, the
-  /// first one, and the position behind the last one.
+  /// Lines with such a run that is also in the line before or after, as of a block of zeros: number, the
+  /// first one, and the position after the last one.
   uint32_t block_lines = 0, first_block_line = UINT32_MAX, end_block_line = 0;
   /// Number of lines, not counting zero lines, that have the codes or values of an earlier line, and
   /// the number of those that directly follow that line.
@@ -80,7 +80,7 @@ struct MatrixFigures {
   uint64_t echo_lines = 0;  ///< lines in which one half, or every second number, repeats the other
   /// Columns: all, those of zeros, those of zeros at the end, the longest run of those of zeros.
   uint64_t columns = 0, zero_columns = 0, trailing_zero_columns = 0, longest_zero_columns = 0;
-  uint64_t counted = 0;                ///< number of values behind the following figures
+  uint64_t counted = 0;                ///< number of values in the following figures
   double log2_rms = 0, log2_amax = 0;  ///< -infinity if all numbers are zero
   /// For scales, the mean of the logarithms without zeros. A few odd scales hardly change it.
   double log2_mean = 0;
@@ -89,7 +89,7 @@ struct MatrixFigures {
   /// For floats and FP8, the share of numbers below a sixteenth of the RMS, not counting zeros.
   double small_share = 0;
   double constant_share = 0;            ///< share of the most frequent code, byte or float32 exponent
-  std::array<float, 16> code_shares{};  ///< of E2M1: share of each code
+  std::array<float, 16> code_shares{};  ///< share of each code of E2M1
   /// For E2M1 with block scales, the share of blocks that have a code of 6, not counting zero blocks.
   double full_blocks = 0;
   /// Mean and standard deviation of log2 of the block scales, without zeros. For a tensor of E8M0 scales, of
@@ -102,13 +102,13 @@ struct MatrixFigures {
   /// of equal scales 2i + 1 and 2i + 2.
   uint64_t scale_pairs = 0, equal_pairs = 0, equal_between = 0;
   double repeated_scales = 0;  ///< share of pieces of block scales that are equal to an earlier piece
-  float octaves = 0;  ///< of FP8: number of octaves by which the density falls over eight codes; 0: unknown
-  float unevenness =
-      1;  ///< of FP8 and INT8: distance of the bytes' shares from equal shares; 0: all bytes equally frequent
-  int integers = 0;  ///< of INT8: number of different integers
+  float octaves = 0;  ///< for FP8: number of octaves by which the density falls over eight codes; 0: unknown
+  float unevenness = 1;  ///< for FP8 and INT8: distance of the bytes' shares from equal shares; 0: all bytes
+                         ///< equally frequent
+  int integers = 0;      ///< for INT8: number of different integers
   /// For FP8, the share of 448, the largest number, and of 416, the next one.
   float full_share = 0, next_share = 0;
-  bool is_grid = false;  ///< of floats: each is 0, 0.5, 1, 1.5 or a whole number of at most 15
+  bool is_grid = false;  ///< for floats: each is 0, 0.5, 1, 1.5 or a whole number of at most 15
   OddRegion region{};    ///< chunks that do not belong to the matrix
   /// Magnitudes of rows and columns: of floats, the RMS; of codes with block scales, the mean of the scales'
   /// logarithms; of a tensor of scales, its own numbers.
@@ -120,14 +120,14 @@ struct MatrixFigures {
   /// Bytes of neighbouring columns of E2M1 and FP8 without a sign in some lines: number, the first one, and
   /// the first of the lines.
   uint32_t unsigned_columns = 0, first_unsigned = 0, unsigned_line = 0;
-  uint8_t bits = 0xFF;  ///< of FP8: the bits that are set in any number
+  uint8_t bits = 0xFF;  ///< for FP8: the bits that are set in any number
   /// The largest float, if its square is more than half of the sum of its line: how many octaves it is above
   /// the middle line's RMS, and its line.
   double lone = 0;
   uint64_t lone_line = 0;
   ForeignBytes foreign{}, foreign_scales{};  ///< text or one pattern in the bytes, and in the block scales
   ForeignBytes zero_bytes{};                 ///< the longest run of zero bytes
-  Pieces::Repeat repeat{}, scale_repeat{};   ///< bytes, and block scales, that are those of an earlier place
+  Pieces::Repeat repeat{}, scale_repeat{};   ///< bytes, and block scales, that repeat an earlier place
   /// The longest run of blocks of zeros whose scales are not those of zeros: number of blocks, and the first.
   uint64_t dead_run = 0, dead_first = 0;
   /// The share of the block scales' variance that rows and columns explain beyond chance. `as_stored` is for
@@ -246,17 +246,17 @@ class FigureCounter {
   /// For each byte of a block scale in the sampled lines, the sum of the squared codes of its blocks, with
   /// codes in halves.
   std::array<uint64_t, 256> scale_energies_{};
-  uint64_t energy_numbers_ = 0;  ///< number of codes behind scale_energies_
+  uint64_t energy_numbers_ = 0;  ///< number of codes in scale_energies_
   uint64_t blocks_ = 0, full_blocks_ = 0, zero_blocks_ = 0;
-  uint64_t full_ = 0, next_full_ = 0;  ///< of FP8: number of numbers of 448 and of 416
+  uint64_t full_ = 0, next_full_ = 0;  ///< for FP8: number of numbers of 448 and of 416
   uint64_t counted_ = 0, zeros_ = 0, negative_ = 0;
   double energy_ = 0, amax_ = 0, octaves_ = 0;
   /// log2 of the magnitude of each line from `first_` on. For a tensor of scales, sums of logarithms of all
   /// rows, with their numbers.
   std::vector<float> row_sums_;
   std::vector<uint32_t> row_counts_;
-  std::vector<float> column_sums_;       ///< of floats: sums of squares; of scales: sums of logarithms
-  std::vector<uint32_t> column_counts_;  ///< of scales: number of scales in a column
+  std::vector<float> column_sums_;       ///< for floats: sums of squares; for scales: sums of logarithms
+  std::vector<uint32_t> column_counts_;  ///< for scales: number of scales in a column
   /// For block scales and E8M0, the sums and numbers of up to kMostLines lines, and the number of these
   /// lines.
   std::vector<uint16_t> column_parts_;
@@ -273,7 +273,7 @@ class FigureCounter {
   std::vector<FloatCounts> float_lines_;
   HalfRange half_range_{};
   std::vector<ByteSums> byte_lines_;
-  LogSums logs_{};  ///< of scales in floats
+  LogSums logs_{};  ///< sums for scales in floats
   int factors_ = 0;
 };
 

@@ -9,7 +9,7 @@
 
 #include "formats/error.h"
 #include "lib/lint/bytes/downloads.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {
@@ -155,7 +155,7 @@ std::vector<std::string> files_to_lint(const fs::path& directory, const std::opt
                    index->name, tensors[i]);
     }
   }
-  // If files were removed and the index was written anew, the names of the other files still state the
+  // If files were removed and the index was written again, the names of the other files still state the
   // earlier count. If the family's tensors are known, other rules report missing tensors. A file may then be
   // absent because the config no longer has its parts, such as a draft.
   const auto model = find_language_model(config);

@@ -33,15 +33,15 @@ std::vector<std::string> files_to_lint(const std::filesystem::path& directory,
                                        const std::vector<std::string>& present, const Json& config,
                                        LintReporter& reporter);
 
-/// The tensors of all files, before those of one name are told apart.
+/// The tensors of all files. Several may have one name.
 struct GatheredTensors {
   std::vector<TensorInfo> tensors;
   std::vector<uint32_t> owners;  ///< position of each tensor's file in LintInput::shards
   std::vector<bool> whole;
 };
 
-/// Reports files that were copied over others: the index puts other tensors there, and none of theirs. Leaves
-/// them and their tensors out.
+/// Reports files that were copied over others: the index states other tensors for them, and none of their
+/// own. Removes these files and their tensors.
 void drop_copied_shards(const LintIndex& index, std::vector<Shard>& shards, GatheredTensors& all,
                         LintReporter& reporter);
 

@@ -18,9 +18,9 @@
 #include "lib/base/threads/parallel.h"
 #include "lib/lint/bytes/downloads.h"
 #include "lib/lint/bytes/index.h"
-#include "lib/source/checkpoint/config_terms.h"
-#include "lib/source/checkpoint/configured_quantization.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/config_terms.h"
+#include "lib/source/config/configured_quantization.h"
+#include "lib/source/config/quantization_config.h"
 
 namespace twofour {
 namespace {
@@ -242,7 +242,7 @@ void find_modules(LintInput& s, LintReporter& reporter) {
       const size_t file_end = text.find(": "), name_end = text.find(": ", file_end + 2);
       const bool unsupported = text.ends_with(kNotSupported);
       std::string tensor(text.substr(file_end + 2, name_end - file_end - 2));
-      // Scales for 32 weights contradict a config that does not say so.
+      // Scales for 32 weights contradict a config that states no size.
       constexpr std::string_view kScales = "_weight_scale";
       const bool is_of_32 = text.find("found scales for 32, ") != text.npos && tensor.ends_with(kScales);
       const auto size = is_of_32 ? configured.group_size_of(tensor.substr(0, tensor.size() - kScales.size()))
@@ -346,7 +346,7 @@ LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
     InputFile opens(path);
     Headers headers(s.path, {name}, [] {});
     read_shards(s, {name}, headers, nullptr, reporter);
-    // The weights are read as the folder's configs say. Other rules take a file by itself.
+    // The weights are read by the folder's configs. Other rules take a file by itself.
     s.config = read_lint_config(s.path, "config.json", reporter);
     s.hf_quant_config = read_lint_config(s.path, "hf_quant_config.json", reporter);
     find_quantization(s);

@@ -99,7 +99,7 @@ std::string without_where(std::string_view message, std::string_view where);
 void report_unknown_layout(const UnknownLayout& unknown, LintReporter& reporter);
 
 /// Returns the text of a caught Error about `file`, without the file's name. Call it in the handler: it
-/// rethrows a ReadError, which is an I/O failure and tells nothing about the content.
+/// rethrows a ReadError, which is an I/O failure and no fault of the content.
 std::string damage_of(const Error& error, const std::filesystem::path& file);
 
 }  // namespace twofour

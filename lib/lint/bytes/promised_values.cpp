@@ -8,7 +8,7 @@
 #include "formats/json/access.h"
 #include "lib/base/findings/and_more.h"
 #include "lib/lint/bytes/checks.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 
 namespace twofour {
 namespace {
@@ -181,7 +181,7 @@ class PromisedValues {
         reporter_.add("odd-codes", s_.at(i, tensor),
                       "expected {} columns in each of {} groups, found {} in group {}", columns / count,
                       count, *odd, odd - sizes.begin());
-        return;  // groups of other sizes say nothing about the order of columns
+        return;  // groups of other sizes do not show the order of columns
       }
       if (!in_order && !disordered) disordered = i;
     });

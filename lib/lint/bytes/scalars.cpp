@@ -8,7 +8,7 @@
 #include "formats/half.h"
 #include "formats/naming.h"
 #include "lib/lint/bytes/checks.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {

@@ -27,13 +27,13 @@ enum class TensorCheck {
 struct TensorCounts {
   static constexpr uint64_t kNone = UINT64_MAX;
   uint64_t wrong = 0, first = kNone;      ///< number of elements that fail the check; the first of them
-  uint64_t huge = 0, first_huge = kNone;  ///< of kBf16 and kF32: finite elements of 2^64 or more
-  uint64_t negative = 0, first_negative = kNone;  ///< of scales in floats: negative elements
-  uint64_t zero = 0, first_zero = kNone;          ///< of scales in floats: zero elements
-  uint64_t copies = 0, first_copy = kNone;        ///< of kPart: bytes that differ from their copy
-  uint64_t padding = 0, first_padding = kNone;    ///< of kPart: padding bytes that are not zero
+  uint64_t huge = 0, first_huge = kNone;  ///< for kBf16 and kF32: finite elements of 2^64 or more
+  uint64_t negative = 0, first_negative = kNone;  ///< for scales in floats: negative elements
+  uint64_t zero = 0, first_zero = kNone;          ///< for scales in floats: zero elements
+  uint64_t copies = 0, first_copy = kNone;        ///< for kPart: bytes that differ from their copy
+  uint64_t padding = 0, first_padding = kNone;    ///< for kPart: padding bytes that are not zero
   BlockCounts scales{};                           ///< counts of checks of block scales
-  uint8_t largest = 0;                            ///< of kE4m3: the largest magnitude
+  uint8_t largest = 0;                            ///< for kE4m3: the largest magnitude
   bool any = false;                               ///< true if any bit other than a sign is set
   TensorCounts& operator+=(const TensorCounts& other);
 };
@@ -46,7 +46,7 @@ struct TensorScan {
   std::optional<size_t> scaled{};
   bool scales_integers = false;
   uint64_t unit = 16;  ///< pieces begin at multiples of this number of bytes
-  PartMap map{};       ///< of kPart: the map of the part's bytes
+  PartMap map{};       ///< for kPart: the map of the part's bytes
 };
 
 /// Returns the scan for a tensor of `input`. A part of an artifact is scanned by the map of input.layout.

@@ -35,7 +35,7 @@ double full_share(const Chunk& c) {
   return std::min(1.0, static_cast<double>(c.full_blocks + c.tiny_scales) / static_cast<double>(c.blocks));
 }
 
-/// Returns the shares of codes without zeros, which pruning makes as many as it likes.
+/// Returns the shares of codes without zeros, whose number depends on pruning.
 std::array<double, 16> shares_of(NumberKind kind, const Chunk& c) {
   std::array<double, 16> shares{};
   double sum = 0;

@@ -16,14 +16,14 @@ RobustSpread robust_spread(std::vector<double> values);
 /// Returns the median of some numbers. 0 without numbers.
 double median_of(std::vector<float> values);
 
-/// The rows, or the columns, of one matrix by their magnitude.
+/// Magnitudes of the rows, or of the columns, of one matrix.
 struct Levels {
-  /// The largest one: its position, and by how many octaves it is above the middle one.
+  /// The position of the largest row, and the octaves by which it is above the median.
   uint32_t largest = 0;
   float above = 0;
-  float median = 0;  ///< log2 of the magnitude of the middle one, to half an octave
+  float median = 0;  ///< log2 of the median magnitude, to half an octave
   float spread = 0;  ///< standard deviation, in octaves
-  /// The largest step between two neighbours of `parts` equal parts, 2, 4 or 8: the part behind the step, and
+  /// The largest step between two neighbours of `parts` equal parts, 2, 4 or 8: the part after the step, and
   /// its median minus that of the part before, in octaves. 0 parts: there is no step.
   int parts = 0, part = 0;
   float step = 0;
@@ -37,7 +37,7 @@ Sketch sketch_of(std::span<const float> octaves, size_t group);
 /// Returns the cosine of a sketch and a sum of others.
 double cosine_of(const Sketch& a, std::span<const double> sum);
 
-/// Compares the magnitudes of lines or columns, given as log2. Infinite ones, those of zeros, are left out.
+/// Compares the magnitudes of lines or columns, given as log2. Rows of zeros, at -infinity, are left out.
 Levels compare_levels(std::span<const float> octaves);
 
 }  // namespace twofour

@@ -14,8 +14,8 @@ namespace twofour {
 /// Checks properties that every decoder has. It is for models whose family has no complete row.
 void lint_common_shapes(const LintInput& input, const ModelFacts& model, LintReporter& reporter);
 
-/// Compares towers that read images with vision_config, if the family's row says nothing of them, and widths
-/// of linears that follow each other.
+/// Compares towers that read images with vision_config, if the family's row has no parameters for them, and
+/// widths of linears that follow each other.
 void lint_vision(const LintInput& input, const ModelFacts& model, LintReporter& reporter);
 /// Checks the settings of towers that read images, and those of the processor of images beside them.
 void lint_vision_settings(const LintInput& input, LintReporter& reporter);
@@ -39,7 +39,7 @@ void lint_modules(const LintInput& input, const std::vector<CodedModule>& coded,
 void lint_complete(const LintInput& input, const std::vector<CodedModule>& coded, bool headers_only,
                    LintReporter& reporter);
 
-/// Checks the layers for multi-token prediction (MTP): how many there are, and their parts.
+/// Checks the layers for multi-token prediction (MTP): their number and their parts.
 void lint_drafts(const LintInput& input, const ModelFacts& model, LintReporter& reporter);
 
 /// Compares the quantization config with the stored tensors.
@@ -51,7 +51,7 @@ void lint_config(const LintInput& input, const std::vector<CodedModule>& coded, 
 void lint_lookups(const LintInput& input, const std::vector<CodedModule>& coded,
                   const std::set<std::string>& reported, bool disagree, LintReporter& reporter);
 
-/// True if the matrix of that name is not a linear, or is a linear that loaders never treat as quantized.
+/// True if a matrix is not a linear, or is a linear that loaders never treat as quantized.
 bool is_no_linear(std::string_view name);
 
 /// True if a router is a module of its own kind, which no loader treats as a linear: it has a bias for the

@@ -17,7 +17,7 @@ struct CodedModule {
   size_t tensor;            ///< the codes
   WeightFormat format;      ///< integers of any width are kInt4, FP8 in groups is weight_formats::kMxfp8
   std::string_view suffix;  ///< suffix of the codes' name: ".weight_packed"
-  /// Suffix of the scale that tells producers apart; empty: it has no such scale.
+  /// Suffix of the scale by which producers differ; empty: it has no such scale.
   std::string_view scale_suffix;
   std::optional<size_t> scale{};        ///< scales of blocks, groups, rows or the matrix
   std::optional<size_t> input_scale{};  ///< scale of the inputs, from calibration

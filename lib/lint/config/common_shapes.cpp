@@ -10,9 +10,9 @@
 #include "formats/weight_dialect.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/layer_tensors.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
-// Checks of properties that every decoder has, whatever its family. Layers of one kind have the same parts
+// Checks of properties that decoders of every family have. Layers of one kind have the same parts
 // with the same sizes. All layers read and write one residual stream, which is as wide as the embedding.
 
 namespace twofour {

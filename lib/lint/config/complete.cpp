@@ -8,9 +8,10 @@
 #include "lib/base/findings/and_more.h"
 #include "lib/base/names/config_pattern.h"
 #include "lib/lint/config/checks.h"
-#include "lib/source/checkpoint/configured_quantization.h"
-#include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/configured_quantization.h"
+#include "lib/source/config/contradictions.h"
+#include "lib/source/config/quantization_config.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {
@@ -122,7 +123,7 @@ void check_numbers(const LintInput& s, const std::vector<CodedModule>& coded, Li
       found;  // by what is wrong: its first module, how many
   for (const CodedModule& m : coded) {
     if (m.format->global_scale || (m.format->integers && m.suffix == ".weight")) continue;
-    const std::string problem = configured->contradiction_of(m.name, m.format);
+    const std::string problem = contradiction_of(configured.configured(), m.name, m.format);
     if (!problem.empty()) ++found.try_emplace(problem, m.name, 0).first->second.second;
   }
   for (const auto& [problem, where] : found) {

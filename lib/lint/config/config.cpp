@@ -17,8 +17,8 @@
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/promises.h"
 #include "lib/lint/settings/checks.h"
-#include "lib/source/checkpoint/model_config.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/model_config.h"
+#include "lib/source/config/quantization_config.h"
 
 namespace twofour {
 namespace {
@@ -71,7 +71,7 @@ struct Claims {
       : modelopt(configured.method_text == "modelopt" ||
                  (configured.is_nested && configured.method != QuantMethod::kGroups)),
         groups(configured.method == QuantMethod::kGroups),
-        algorithm(groups ? "" : text_of(*configured.words, "quant_algo")) {
+        algorithm(groups ? "" : text_of(*configured.settings, "quant_algo")) {
     const Json& all = configured.groups();
     const bool some = groups && all.is_object() && !all.empty();
     has_layers = !groups && configured.layers().is_object() && !configured.layers().empty();

@@ -6,7 +6,7 @@
 #include "formats/json/access.h"
 #include "lib/base/findings/and_more.h"
 #include "lib/lint/config/promises.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {
@@ -242,7 +242,7 @@ class GroupLint : public PromiseCheck {
 
   /// Checks "format" of the config and of each group.
   void check_formats() {
-    const std::string whole = text_of(*p_.words, "format");
+    const std::string whole = text_of(*p_.settings, "format");
     std::set<std::string> stated;
     for (const Json& group : p_.groups()) {
       if (const std::string own = text_of(group, "format"); !own.empty()) stated.insert(own);
@@ -253,7 +253,7 @@ class GroupLint : public PromiseCheck {
       const std::string wanted = keys_of(modules_[i]).format, own = text_of(*p_.of[i].entry, "format");
       const std::string& configured = own.empty() ? whole : own;
       const bool no_vote = is_one_of(configured, wanted) || is_whole_other(i);
-      const Json& holder = own.empty() ? *p_.words : *p_.of[i].entry;
+      const Json& holder = own.empty() ? *p_.settings : *p_.of[i].entry;
       votes_.add(own.empty() ? key : p_.of[i].place + ".format", i, no_vote ? "" : first_of(wanted),
                  shown_setting(member(holder, "format")));
     }
@@ -261,7 +261,7 @@ class GroupLint : public PromiseCheck {
     if (stated.empty() || whole == "mixed-precision" || stated.contains(whole)) return;
     reporter_.add("config-format", s_.setting(key), "expected {} (groups), found {}",
                   stated.size() > 1 ? "mixed-precision" : *stated.begin(),
-                  shown_setting(member(*p_.words, "format")));
+                  shown_setting(member(*p_.settings, "format")));
   }
   /// True if the whole format of a module differs from its group, so that single keys are not the fault.
   bool is_whole_other(size_t i) const {
@@ -290,7 +290,7 @@ class GroupLint : public PromiseCheck {
   /// Checks the status. If it is not "compressed", loaders of transformers treat the weights as not quantized
   /// yet.
   void check_status() {
-    const Json& status = member(*p_.words, "quantization_status");
+    const Json& status = member(*p_.settings, "quantization_status");
     if (status.is_null() || status == "compressed" || modules_.empty()) return;
     reporter_.add("config-format", s_.setting(p_.place + "quantization_status"),
                   "expected compressed (as {}), found {}", modules_[0].name, shown_setting(status));

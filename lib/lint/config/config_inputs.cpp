@@ -6,7 +6,7 @@
 #include "formats/json/access.h"
 #include "formats/weight_dialect.h"
 #include "lib/lint/config/promises.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {
@@ -25,11 +25,50 @@ bool is_kept(const Promise& p, const CodedModule& m, QuantMethod method) {
   return bits == (m.format->global_scale ? 4 : 8);
 }
 
+/// The block of a routed expert's matrix and the name of the matrix: "model.layers.0.mlp.experts" and
+/// "up_proj". Empty for other modules.
+std::pair<std::string, std::string> routed_name_of(const CodedModule& m) {
+  constexpr std::string_view kExperts = ".experts.";
+  const size_t at = m.is_stack ? m.name.npos : m.name.find(kExperts);
+  if (at == m.name.npos) return {};
+  return {m.name.substr(0, at + kExperts.size() - 1), m.name.substr(m.name.rfind('.') + 1)};
+}
+
+/// Reports the matrices that lack input scales in more than half of the experts of a layer. Fewer are
+/// reported when experts are compared with each other.
+void report_layers_of_experts(const LintInput& s, const std::vector<CodedModule>& modules,
+                              const SameKey& same, LintReporter& reporter) {
+  std::map<std::pair<std::string, std::string>, std::vector<size_t>> lacking;  // by block and matrix
+  for (const size_t i : same.without) {
+    if (auto name = routed_name_of(modules[i]); !name.first.empty()) lacking[std::move(name)].push_back(i);
+  }
+  std::map<std::pair<std::string, std::string>, size_t> having;
+  for (const size_t i : same.with) ++having[routed_name_of(modules[i])];
+  struct Layer {
+    size_t first = 0, without = 0, all = 0;
+  };
+  std::map<std::string, Layer> layers;
+  for (const auto& [name, without] : lacking) {
+    const auto with = having.find(name);
+    const size_t all = without.size() + (with == having.end() ? 0 : with->second);
+    if (2 * without.size() <= all) continue;
+    Layer& layer = layers.try_emplace(name.first, Layer{without[0]}).first->second;
+    layer.without += without.size();
+    layer.all += all;
+  }
+  for (const auto& [block, layer] : layers) {
+    reporter.add("missing-input-scale", s.at(modules[layer.first].tensor, block),
+                 "expected an input scale for each of {} matrices (declared by {}), found {} without, the "
+                 "first {}",
+                 layer.all, same.says, layer.without, modules[layer.first].name);
+  }
+}
+
 }  // namespace
 
 void lint_inputs(const LintInput& s, const Promises& promises, const std::vector<CodedModule>& modules,
                  LintReporter& reporter) {
-  const Json& scheme = member(*promises.words, "activation_scheme");
+  const Json& scheme = member(*promises.settings, "activation_scheme");
   if (promises.method == QuantMethod::kFp8 && !modules.empty() && scheme != "dynamic" && scheme != "static") {
     reporter.add("config-inputs", s.setting(promises.place + "activation_scheme"),
                  "expected dynamic or static, found {}", shown_setting(scheme));
@@ -66,7 +105,7 @@ void lint_inputs(const LintInput& s, const Promises& promises, const std::vector
       by = p.algorithm;
     } else {
       key += "activation_scheme";
-      says = shown_setting(member(*promises.words, "activation_scheme"));
+      says = shown_setting(member(*promises.settings, "activation_scheme"));
     }
     SameKey& same = (p.inputs == InputPromise::kStatic ? read : kept)[by];
     if (same.key.empty()) same = {key, says, {}, {}};
@@ -89,12 +128,11 @@ void lint_inputs(const LintInput& s, const Promises& promises, const std::vector
                    same.without.size(), modules[same.without[0]].name, same.says);
       continue;
     }
+    report_layers_of_experts(s, modules, same, reporter);
     for (const size_t i : same.without) {
       const std::string& name = modules[i].name;
-      // A single expert without an input scale is reported when it is compared with its neighbours. Jamba's
-      // dt_proj is never called as a linear, so calibration cannot see its inputs.
-      const bool is_routed = !modules[i].is_stack && name.find(".experts.") != name.npos;
-      if (is_routed || name.ends_with(".dt_proj")) continue;
+      // Jamba's dt_proj is never called as a linear, so calibration cannot see its inputs.
+      if (!routed_name_of(modules[i]).first.empty() || name.ends_with(".dt_proj")) continue;
       reporter.add("missing-input-scale", s.at(modules[i].tensor, name),
                    "expected an input scale (declared by {}), found none", same.says);
     }
@@ -122,11 +160,11 @@ std::string upper(std::string text) {
 }
 
 /// Returns what the keys of one config state about the KV cache.
-CachePromise cache_promise(const Json& words, const std::string& place, bool groups) {
+CachePromise cache_promise(const Json& settings, const std::string& place, bool groups) {
   CachePromise p;
   for (const char* name : {"kv_cache_quant_algo", "kv_cache_scheme"}) {
-    if (!words.contains(name)) continue;
-    const Json& value = words[name];
+    if (!settings.contains(name)) continue;
+    const Json& value = settings[name];
     p.is_configured = true;
     if (value.is_null() || (value.is_string() && value == "")) continue;
     p.key = place + name;
@@ -142,7 +180,7 @@ CachePromise cache_promise(const Json& words, const std::string& place, bool gro
   }
   // Attention may have a group of its own.
   if (!groups) return p;
-  for (const auto& [name, group] : members_of(words, "config_groups")) {
+  for (const auto& [name, group] : members_of(settings, "config_groups")) {
     for (const std::string& target : strings_of(group, "targets")) {
       if (target.find("Attention") == target.npos && target.find("attn$") == target.npos) continue;
       return {true, true, false, place + "config_groups." + name, "scales", "FP8"};
@@ -158,9 +196,9 @@ bool is_known_cache(const std::string& algorithm) {
 
 /// Checks values of a scheme that every reader requires. Sources: vLLM, compressed_tensors.py
 /// (CompressedTensorsKVCacheMethod) and modelopt.py.
-void check_scheme(const LintInput& s, const Json& words, const CachePromise& p, bool groups,
+void check_scheme(const LintInput& s, const Json& settings, const CachePromise& p, bool groups,
                   LintReporter& reporter) {
-  const Json& scheme = member(words, "kv_cache_scheme");
+  const Json& scheme = member(settings, "kv_cache_scheme");
   const auto add = [&](const char* key, const char* expected, const Json& found) {
     reporter.add("config-cache", s.setting(fmt::format("{}.{}", p.key, key)), "expected {}, found {}",
                  expected, shown_setting(found));
@@ -185,10 +223,10 @@ void check_scheme(const LintInput& s, const Json& words, const CachePromise& p, 
 
 void lint_cache(const LintInput& s, const ConfiguredQuantization& configured, LintReporter& reporter) {
   if (!s.layout.empty() || s.is_part) return;
-  const Json& words = *configured.words;
+  const Json& settings = *configured.settings;
   const bool groups = configured.method_text == "compressed-tensors";
-  const CachePromise p = cache_promise(words, configured.place, groups);
-  if (p.is_quantized) check_scheme(s, words, p, groups, reporter);
+  const CachePromise p = cache_promise(settings, configured.place, groups);
+  if (p.is_quantized) check_scheme(s, settings, p, groups, reporter);
 
   // If both files state the cache, both are checked.
   CachePromise other;
@@ -220,14 +258,14 @@ void lint_cache(const LintInput& s, const ConfiguredQuantization& configured, Li
     if (count++ == 0) first = i;
     const TensorInfo& t = s.tensors[i];
     const bool is_one = std::all_of(t.shape.begin(), t.shape.end(), [](int64_t d) { return d == 1; });
-    if (is_one || member(member(words, "kv_cache_scheme"), "strategy") == "attn_head") continue;
+    if (is_one || member(member(settings, "kv_cache_scheme"), "strategy") == "attn_head") continue;
     reporter.add("config-cache", s.at(i, name), "expected one number, found {}", describe(t));
   }
   if (first && !p.is_quantized && !other.is_quantized) {
     reporter.add("config-cache", s.at(*first),
                  "expected {} in the config, because {} scales of keys and values are stored, found none",
                  groups ? "kv_cache_scheme" : "kv_cache_quant_algo or kv_cache_scheme", count);
-  } else if (first && groups && member(member(words, "kv_cache_scheme"), "dynamic") == true) {
+  } else if (first && groups && member(member(settings, "kv_cache_scheme"), "dynamic") == true) {
     reporter.add("config-cache", s.setting(p.key + ".dynamic"),
                  "expected false, because {} is stored, found true", s.tensors[*first].name);
   } else if (!first && p.is_static && !s.tensors.empty()) {

@@ -26,7 +26,7 @@ class IntegerLint : public PromiseCheck {
   /// Checks the exceptions of GPTQModel. "-:PATTERN" is for modules in floats. "+:PATTERN" or a bare pattern
   /// is for modules with other keys.
   void check_dynamic() {
-    for (const auto& [text, keys] : members_of(*p_.words, "dynamic")) {
+    for (const auto& [text, keys] : members_of(*p_.settings, "dynamic")) {
       const bool floats = text.starts_with("-:");
       const ConfigPattern pattern("re:" + (floats || text.starts_with("+:") ? text.substr(2) : text));
       const Json& bits = member(keys, "bits");
@@ -43,12 +43,12 @@ class IntegerLint : public PromiseCheck {
 
   void check_keys() {
     const auto number = [&](const char* name, const char* other) -> std::optional<int64_t> {
-      const auto first = integer_of(*p_.words, name);
-      return first ? first : integer_of(*p_.words, other);
+      const auto first = integer_of(*p_.settings, name);
+      return first ? first : integer_of(*p_.settings, other);
     };
     const auto bits = number("bits", "w_bit"), group = number("group_size", "q_group_size");
-    const bool ordered = member(*p_.words, "desc_act") == true;
-    if (member(*p_.words, "lm_head") == true && s_.find("lm_head.weight") && !s_.find("lm_head.qweight"))
+    const bool ordered = member(*p_.settings, "desc_act") == true;
+    if (member(*p_.settings, "lm_head") == true && s_.find("lm_head.weight") && !s_.find("lm_head.qweight"))
       add(key("lm_head"), "expected false, because lm_head.weight is not quantized, found true");
     for (size_t i = 0; i < modules_.size(); ++i) {
       const CodedModule& m = modules_[i];
@@ -64,7 +64,7 @@ class IntegerLint : public PromiseCheck {
       }
       if (!bits) votes_.add(key("bits"), i, fmt::format("{}", m.bits > 0 ? m.bits : 4), "none");
       if (!group) votes_.add(key("group_size"), i, "the weights of a scale", "none");
-      const bool says_none = p_.method == QuantMethod::kAwq && member(*p_.words, "zero_point") == false;
+      const bool says_none = p_.method == QuantMethod::kAwq && member(*p_.settings, "zero_point") == false;
       votes_.add(key("zero_point"), i, says_none && m.has_zero_points ? "true, with qzeros," : "", "false");
       if (p_.method == QuantMethod::kGptq && ordered)
         votes_.add(key("desc_act"), i, m.has_order ? "" : "false, without a g_idx,", "true");

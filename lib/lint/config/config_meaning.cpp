@@ -9,7 +9,7 @@
 #include "lib/base/names/config_pattern.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/promises.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 // Checks of settings that change the meaning of codes, where only the config or only the tensors have them.
 // Also checks for weights in floats if a method without lists promises codes.
@@ -32,7 +32,7 @@ class MeaningLint : public PromiseCheck {
 
  private:
   void check_sparsity() {
-    const Json& sparsity = member(*p_.words, "sparsity_config");
+    const Json& sparsity = member(*p_.settings, "sparsity_config");
     const std::string format = text_of(sparsity, "format");
     const bool is_configured = !format.empty() && format != "dense";
     const auto mask = std::find_if(s_.tensors.begin(), s_.tensors.end(),
@@ -76,7 +76,7 @@ class MeaningLint : public PromiseCheck {
   bool is_listed(const std::string& name) const {
     std::map<std::string, std::string> texts;
     for (const char* list : {"modules_to_not_convert", "ignored_layers", "ignore"}) {
-      for (std::string& text : strings_of(*p_.words, list)) texts.emplace(std::move(text), list);
+      for (std::string& text : strings_of(*p_.settings, list)) texts.emplace(std::move(text), list);
     }
     return std::any_of(texts.begin(), texts.end(), [&](const auto& text) {
       if (is_wild(text.first)) {
@@ -101,7 +101,7 @@ class MeaningLint : public PromiseCheck {
   void check_floats() {
     const bool integers = p_.method == QuantMethod::kGptq || p_.method == QuantMethod::kAwq;
     if (!integers && p_.method != QuantMethod::kMxfp4) return;
-    if (!member(*p_.words, "dynamic").is_null()) return;  // GPTQModel may have exceptions
+    if (!member(*p_.settings, "dynamic").is_null()) return;  // GPTQModel may have exceptions
     std::set<std::string> coded;
     for (const CodedModule& m : modules_) coded.insert(without_digits(m.name));
     for (size_t i = 0; i < s_.tensors.size(); ++i) {

@@ -6,7 +6,7 @@
 #include "lib/base/names/lookup_parts.h"
 #include "lib/base/names/quantization_methods.h"
 #include "lib/lint/config/promises.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 #include "lib/source/dialects/loader_lookup.h"
 
 namespace twofour {
@@ -89,7 +89,7 @@ class MethodLint : public PromiseCheck {
     // No rule here reads the keys of other methods.
     const bool is_known = p_.method != QuantMethod::kOther || is_known_method(p_.method_text);
     // Among ModelOpt's checkpoints, only mixed ones have scales with the names of other producers.
-    const bool is_bare = p_.method == QuantMethod::kModelOpt && lookups::algorithm_of(*p_.words).empty() &&
+    const bool is_bare = p_.method == QuantMethod::kModelOpt && lookups::algorithm_of(*p_.settings).empty() &&
                          !p_.layers().is_object() && most->first != "modelopt";
     const auto readable = std::count_if(modules_.begin(), modules_.end(),
                                         [&](const CodedModule& m) { return reads(p_.method, m); });
@@ -107,9 +107,9 @@ class MethodLint : public PromiseCheck {
 
   /// True if keys beside the method state another format for experts.
   bool has_other_experts() const {
-    return !text_of(*p_.words, "moe_quant_algo").empty() ||
-           !text_of(*p_.words, "routed_experts_quant_method").empty() ||
-           !text_of(*p_.words, "expert_dtype").empty() ||
+    return !text_of(*p_.settings, "moe_quant_algo").empty() ||
+           !text_of(*p_.settings, "routed_experts_quant_method").empty() ||
+           !text_of(*p_.settings, "expert_dtype").empty() ||
            loaded_config(s_.config, {s_.quantization, nullptr}).deepseek_v4;
   }
 
@@ -118,7 +118,7 @@ class MethodLint : public PromiseCheck {
     if (p_.method != QuantMethod::kFp8 || !loaded_config(s_.config, {s_.quantization, nullptr}).deepseek_v4)
       return;
     std::string configured = text_of(s_.config, "expert_dtype");
-    if (configured.empty()) configured = text_of(*p_.words, "expert_dtype");
+    if (configured.empty()) configured = text_of(*p_.settings, "expert_dtype");
     const bool is_fp8 = configured == "fp8";
     for (const CodedModule& m : modules_) {
       if (m.name.find(".experts.") == m.name.npos || is_in_mtp(m.name)) continue;
@@ -138,14 +138,14 @@ class MethodLint : public PromiseCheck {
       if (fp4 != modules_.end())
         add(key("quant_method"), "expected modelopt, because {} is in NVFP4, found modelopt_fp8", fp4->name);
     }
-    const std::string single = lookups::algorithm_of(*p_.words);
+    const std::string single = lookups::algorithm_of(*p_.settings);
     const Json& layers = p_.layers();
     if (single.empty() && layers.is_object() && !layers.empty()) {
       add(key("quant_algo"), "expected MIXED_PRECISION, with which loaders read quantized_layers, found {}",
-          shown_setting(member(*p_.words, "quant_algo")));
+          shown_setting(member(*p_.settings, "quant_algo")));
     } else if (single.empty() && !layers.is_object()) {
       add(key("quant_algo"), "expected an algorithm, because {} is in {}, found {}", modules_[0].name,
-          modules_[0].text(), shown_setting(member(*p_.words, "quant_algo")));
+          modules_[0].text(), shown_setting(member(*p_.settings, "quant_algo")));
     } else if (!single.empty() && find_algorithm(single) == nullptr) {
       add(key("quant_algo"), "expected an algorithm that loaders support, found {}",
           json_quote_short(single));
@@ -166,7 +166,7 @@ class MethodLint : public PromiseCheck {
     }
     for (size_t i = 0; i < modules_.size(); ++i) {
       const Promise& promise = p_.of[i];
-      if (promise.entry != p_.words) continue;
+      if (promise.entry != p_.settings) continue;
       const Algorithm& algorithm = *find_algorithm(promise.algorithm);
       if (!algorithm.scheme.format->is_known()) continue;
       votes_.add(promise.place, i, is_in(modules_[i], algorithm) ? "" : modules_[i].text(),
@@ -186,7 +186,7 @@ class MethodLint : public PromiseCheck {
     size_t count = 0;
     for (size_t i = 0; i < modules_.size(); ++i) {
       const CodedModule& m = modules_[i];
-      if (p_.of[i].entry != p_.words || !m.format->tiles) continue;
+      if (p_.of[i].entry != p_.settings || !m.format->tiles) continue;
       const bool blocks = m.is_fp8() && m.scales_k > 1;
       if (m.scale_suffix.empty() || m.scale_suffix.ends_with("weight_scale") ||
           (blocks && m.scale_suffix.ends_with("weight_scale_inv")))
@@ -204,7 +204,7 @@ class MethodLint : public PromiseCheck {
   /// not checked.
   void check_groups() {
     for (const auto& [name, group] : members_of(p_.groups())) {
-      std::string algorithm = lookups::algorithm_of(*p_.words);
+      std::string algorithm = lookups::algorithm_of(*p_.settings);
       const std::vector<std::string> targets = strings_of(group, "targets");
       if (algorithm == "MIXED_PRECISION" && !targets.empty())
         algorithm = lookups::algorithm_of(member(p_.layers(), targets[0]));
@@ -272,8 +272,8 @@ class MethodLint : public PromiseCheck {
             "expected weight_scale_inv, the name of block scales in loaders of fp8, found weight_scale");
       }
       const bool wide = s_.tensors[m.tensor].dtype == DType::kF8E5M2;
-      const Json& format = member(*p_.words, "fmt");
-      const std::string text = text_of(*p_.words, "fmt");
+      const Json& format = member(*p_.settings, "fmt");
+      const std::string text = text_of(*p_.settings, "fmt");
       const bool says_wide = text.find("e5m2") != text.npos;
       const bool fits = format.is_null() || (says_wide == wide && text.find("fnuz") == text.npos &&
                                              (wide || text.find("e4m3") != text.npos));
@@ -281,8 +281,8 @@ class MethodLint : public PromiseCheck {
       if (!m.scale) continue;
       const DType scale = s_.tensors[*m.scale].dtype;
       const bool powers = scale == DType::kF8E8M0 || scale == DType::kU8;
-      const Json& scales = member(*p_.words, "scale_fmt");
-      // Configs of mxfp8 need not say it. Source: vLLM, quantization/mxfp8.py.
+      const Json& scales = member(*p_.settings, "scale_fmt");
+      // Configs of mxfp8 need not state it. Source: vLLM, quantization/mxfp8.py.
       const bool is_implied = p_.method == QuantMethod::kMxfp8 && scales.is_null();
       votes_.add(key("scale_fmt"), i, powers && scales != "ue8m0" && !is_implied ? "ue8m0" : "",
                  shown_setting(scales));
@@ -291,7 +291,7 @@ class MethodLint : public PromiseCheck {
 
   void check_blocks(size_t i, const CodedModule& m) {
     if (!m.scale || m.n <= 0 || m.k <= 0 || m.scales_n <= 0 || m.scales_k <= 0) return;
-    const Json& block = member(*p_.words, "weight_block_size");
+    const Json& block = member(*p_.settings, "weight_block_size");
     const auto sizes = pair_of(block);
     const bool fits =
         sizes ? divides_into(m.n, sizes->first, m.scales_n) && divides_into(m.k, sizes->second, m.scales_k)

@@ -2,7 +2,7 @@
 
 #include "formats/json/access.h"
 #include "lib/lint/config/checks.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {

@@ -8,7 +8,7 @@
 #include "formats/module_names.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/layer_tensors.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 // Checks of layers for multi-token prediction (MTP). They follow the other layers, or have their own prefix.
 

@@ -7,7 +7,7 @@
 
 #include "formats/naming.h"
 #include "lib/lint/bytes/checks.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {
@@ -37,7 +37,7 @@ std::optional<ExpertName> parse_expert_name(std::string_view name) {
 /// One tensor of an expert.
 struct Member {
   size_t tensor;          ///< in LintInput::tensors
-  std::string_view rest;  ///< the part of the name behind the expert's number
+  std::string_view rest;  ///< the part of the name after the expert's number
 };
 /// The tensors of each expert, sorted by `rest`.
 using Experts = std::map<int64_t, std::vector<Member>>;
@@ -66,6 +66,7 @@ class BlockLint {
     for (const auto& [e, tensors] : experts_) {
       if (!alike(tensors, model)) compare(e, tensors, model);
     }
+    check_input_scales();
   }
 
  private:
@@ -155,14 +156,48 @@ class BlockLint {
         if (!reported.insert(matrix).second) continue;
         sink_.add("experts-missing", {"", fmt::format("{}.{}.{}", block_, e, matrix)},
                   "expected it as in the other experts, found none");
-      } else if (is_input_scale(m.rest)) {
-        sink_.add("missing-input-scale", {"", fmt::format("{}.{}.{}", block_, e, m.rest)},
-                  "expected {} (as in the other experts), found none", type);
-      } else if (!is_nvfp4(model, matrix)) {  // NVFP4 is reported with its module
+      } else if (!is_input_scale(m.rest) && !is_nvfp4(model, matrix)) {  // NVFP4 is reported with its module
         sink_.add("experts-missing", {"", fmt::format("{}.{}.{}", block_, e, m.rest)},
                   "expected {} (as in the other experts), found none", type);
       }
     }
+  }
+
+  /// Reports matrices without an input scale if at least half of the experts have one in the same format.
+  void check_input_scales() {
+    std::map<std::string_view, std::vector<int64_t>> having;  // experts by the name of the scale
+    for (const auto& [e, tensors] : experts_) {
+      for (const Member& m : tensors) {
+        if (is_input_scale(m.rest)) having[m.rest].push_back(e);
+      }
+    }
+    for (const auto& [scale, with] : having) {
+      std::vector<int64_t> without;
+      for (const auto& [e, tensors] : experts_) {
+        if (lacks(tensors, scale, experts_.at(with[0]))) without.push_back(e);
+      }
+      if (without.size() > with.size()) continue;  // where a config declares them, it says so
+      const auto& model = experts_.at(with[0]);
+      const auto at = std::ranges::find_if(model, [&](const Member& m) { return m.rest == scale; });
+      for (const int64_t e : without) {
+        sink_.add("missing-input-scale", {"", fmt::format("{}.{}.{}", block_, e, scale)},
+                  "expected {} (as in the other experts), found none", describe(s_.tensors[at->tensor]));
+      }
+    }
+  }
+
+  /// True if an expert has a matrix in the same format as `model`, but not its input scale.
+  bool lacks(const std::vector<Member>& tensors, std::string_view scale,
+             const std::vector<Member>& model) const {
+    const auto find = [&](std::string_view rest) {
+      return std::ranges::find_if(tensors, [&](const Member& m) { return m.rest == rest; });
+    };
+    if (find(scale) != tensors.end()) return false;
+    return std::ranges::all_of(model, [&](const Member& m) {
+      if (matrix_of(m.rest) != matrix_of(scale) || is_input_scale(m.rest)) return true;
+      const auto own = find(m.rest);
+      return own != tensors.end() && is_alike(s_.tensors[m.tensor], s_.tensors[own->tensor]);
+    });
   }
 
   static std::string_view matrix_of(std::string_view rest) { return rest.substr(0, rest.find('.')); }

@@ -8,7 +8,7 @@
 #include "lib/base/findings/and_more.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/coded_modules.h"
-#include "lib/source/checkpoint/configured_quantization.h"
+#include "lib/source/config/configured_quantization.h"
 
 namespace twofour {
 namespace {

@@ -9,7 +9,7 @@
 #include "formats/module_names.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/layer_tensors.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 // Layers of one kind have the same parts. A part that one layer lacks and the others have is lost, whatever
 // the family.
@@ -17,7 +17,7 @@
 namespace twofour {
 namespace {
 
-/// Returns everything that a config says of one layer: its entries in all lists with one for each layer, and
+/// Returns all statements of a config about one layer: its entries in all lists with one for each layer, and
 /// whether lists of layers name it. Layers with the same text are of one kind.
 class LayerKinds {
  public:

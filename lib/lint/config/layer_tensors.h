@@ -7,7 +7,7 @@
 
 namespace twofour {
 
-/// A module of a layer, or a tensor that is in no module. Its name is what follows the layer's number.
+/// A module of a layer, or a tensor that is in no module. Its name follows the layer's number.
 struct LayerPart {
   size_t tensor;           ///< position of the tensor that shows the size
   int64_t n = -1, k = -1;  ///< size of a matrix; a vector has only n; -1: unknown

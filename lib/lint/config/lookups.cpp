@@ -9,7 +9,7 @@
 #include "lib/base/findings/and_more.h"
 #include "lib/base/names/config_pattern.h"
 #include "lib/lint/config/checks.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 #include "lib/source/dialects/loader_lookup.h"
 
 namespace twofour {

@@ -11,13 +11,13 @@
 #include "lib/base/names/weight_names.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/coded_modules.h"
-#include "lib/source/checkpoint/config_terms.h"
-#include "lib/source/checkpoint/expert_stacks.h"
-#include "lib/source/checkpoint/linear_shapes.h"
-#include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/model_config.h"
-#include "lib/source/checkpoint/quantization_config.h"
-#include "lib/source/checkpoint/weight_terms.h"
+#include "lib/source/config/config_terms.h"
+#include "lib/source/config/model_config.h"
+#include "lib/source/config/quantization_config.h"
+#include "lib/source/linears/expert_stacks.h"
+#include "lib/source/linears/linear_shapes.h"
+#include "lib/source/linears/linears.h"
+#include "lib/source/linears/weight_terms.h"
 
 namespace twofour {
 namespace {

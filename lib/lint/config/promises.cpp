@@ -5,7 +5,7 @@
 #include "formats/naming.h"
 #include "lib/base/findings/and_more.h"
 #include "lib/base/names/lookup_parts.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {
@@ -29,7 +29,7 @@ InputPromise whole_inputs(const ConfiguredQuantization& configured) {
     case QuantMethod::kNone:
       return kUnknown;
     case QuantMethod::kFp8:
-      return text_of(*configured.words, "activation_scheme") == "static" ? kStatic : kDynamic;
+      return text_of(*configured.settings, "activation_scheme") == "static" ? kStatic : kDynamic;
     case QuantMethod::kMxfp8:
       return kDynamic;
     default:
@@ -42,7 +42,7 @@ InputPromise inputs_of(const ConfiguredQuantization& configured, const Configure
   if (configured.method == QuantMethod::kGroups)
     return module.entry == nullptr ? kUnknown : group_inputs(*module.entry);
   if (configured.method != QuantMethod::kModelOpt) return whole_inputs(configured);
-  if (module.algorithm == "NVFP4" && module.entry == configured.words && weights_alone) return kFloats;
+  if (module.algorithm == "NVFP4" && module.entry == configured.settings && weights_alone) return kFloats;
   const Algorithm* algorithm = find_algorithm(module.algorithm);
   return algorithm == nullptr ? kUnknown : algorithm->inputs;
 }
@@ -62,7 +62,7 @@ Promises::Promises(const ConfiguredQuantization& configured, const LintInput& in
   for (const CodedModule& m : modules) {
     ConfiguredFormat one =
         find(m.name, method == QuantMethod::kGroups ? other_name(input.config, m.name, name_in_vllm) : "");
-    // What fp8 says of inputs is not said of a module in another format, such as experts of four bits.
+    // Settings of fp8 for inputs do not concern a module in another format, such as experts of four bits.
     const bool is_other = method == QuantMethod::kFp8 && !m.is_fp8();
     const InputPromise inputs = is_other ? kUnknown : inputs_of(*this, one, weights_alone);
     of.push_back({std::move(one), inputs});

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lib/lint/config/coded_modules.h"
-#include "lib/source/checkpoint/configured_quantization.h"
+#include "lib/source/config/configured_quantization.h"
 #include "lib/source/dialects/configured_scheme.h"
 
 namespace twofour {
@@ -122,7 +122,7 @@ void lint_meaning(const LintInput& input, const Promises& promises, const std::v
 /// Reports patterns, entries and groups that match no module.
 void lint_unused_patterns(const LintInput& input, const ConfiguredQuantization& configured,
                           LintReporter& reporter);
-/// Checks what the config states about the KV cache.
+/// Checks the config's statements about the KV cache.
 void lint_cache(const LintInput& input, const ConfiguredQuantization& configured, LintReporter& reporter);
 
 }  // namespace twofour

@@ -8,7 +8,7 @@
 #include "lib/base/names/config_pattern.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/promises.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {
@@ -78,7 +78,7 @@ bool is_of_missing_layer(const ModuleNames& names, const std::string& text, int6
 }
 
 /// Words of parts that a model may lack. Producers write one list of exclusions for all their models, and
-/// whether the parts that a model has are excluded is what loader_lookup.h says.
+/// loader_lookup.h decides if the parts of a model are excluded.
 constexpr std::string_view kOptionalParts[] = {
     "mtp",       "nextn",   "draft",     "eagle",  "medusa",     "vision",      "visual",       "image",
     "img",       "video",   "audio",     "speech", "speaker",    "talker",      "tower",        "projector",

@@ -11,10 +11,10 @@
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/layer_tensors.h"
 #include "lib/lint/family/family_tensors.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
-// Towers that read images, of families whose row says nothing of them. vision_config is a config like the
-// other: the sizes that all towers have are compared with it.
+// Towers that read images, of families whose row has no parameters for them. vision_config is a config like
+// the other: the sizes that all towers have are compared with it.
 
 namespace twofour {
 namespace {

@@ -11,7 +11,7 @@
 #include "lib/base/names/sibling_name.h"
 #include "lib/base/threads/interrupt.h"
 #include "lib/lint/content/against_others.h"
-#include "lib/source/checkpoint/tensor_values.h"
+#include "lib/source/linears/tensor_values.h"
 
 // Compares the tensors that are not linears with those of another checkpoint: norms, biases, scales of inputs
 // and of the cache, embeddings.

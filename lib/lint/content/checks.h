@@ -18,7 +18,7 @@ void lint_content(const LintInput& input, std::span<Member> members, LintReporte
 /// that no training gives.
 void lint_values(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 
-/// Reports parts of matrices that do not belong to the rest: noise, zeros, no signs, bytes that are there
+/// Reports parts of matrices that do not belong to the rest: noise, zeros, no signs, bytes that occur
 /// twice, other scales. Also reports values that no training gives.
 void lint_regions(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 
@@ -28,7 +28,7 @@ void lint_zero_point_order(const LintInput& input, std::span<Member> members, Li
 /// Reports codes whose scales are those of other blocks, rows or matrices.
 void lint_scale_fit(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 
-/// Reports matrices whose columns do not follow the channels of the input that others read, too.
+/// Reports matrices whose columns do not follow the channels that other readers of the same input follow.
 void lint_channels(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 
 /// Compares the weights of `path` with another checkpoint of the same model, in any format. Reports weights

@@ -184,8 +184,8 @@ class Content {
                   f.block_lines, f.first_block_line);
   }
 
-  /// Reports large regions of zeros. Padding and a few dead channels are zeros as well, but neither is as
-  /// large as a quarter.
+  /// Reports large regions of zeros. Padding and dead channels are zeros, too, but less than a quarter of a
+  /// matrix.
   bool check_zeros(const Member& m) {
     const MatrixFigures& f = *m.figures;
     if ((!m.is_linear && !is_embedding(m)) || !f.plan.is_rows) return false;

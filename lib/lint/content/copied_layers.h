@@ -7,8 +7,8 @@
 
 namespace twofour {
 
-/// Layers that repeat an earlier one by design. A model is made deeper by copies of several whole layers, or
-/// by copies whose outputs are zero.
+/// Layers that repeat an earlier layer by design. Copies of whole layers make a model deeper, and so do
+/// copies whose outputs are zero.
 class CopiedLayers {
  public:
   /// `members` have the numbers that training gives; matrices of zeros are not among them.
@@ -17,7 +17,7 @@ class CopiedLayers {
   bool is_copy(const Member& m, const Member& other) const;
 
  private:
-  std::map<std::string, std::string> source_;  ///< of each copied layer, the earliest layer that it repeats
+  std::map<std::string, std::string> source_;  ///< for each copied layer, the earliest layer that it repeats
 };
 
 }  // namespace twofour

@@ -14,8 +14,8 @@ inline constexpr const char* kNoise = "every code equally often, as of noise";
 std::string odd_codes(const MatrixFigures& figures);
 
 /// Describes INT4 codes that cannot be codes of weights. Weights are rounded to steps of the largest weight
-/// of a group, so the zero point is the most frequent code. It is 8. If a group has its own zero point, that
-/// is seldom far from 8.
+/// of a group, so the zero point is the most frequent code. It is 8, or seldom far from 8
+/// if each group has a zero point.
 std::string odd_integers(const MatrixFigures& figures);
 
 /// Describes floats or FP8 numbers that cannot be weights.

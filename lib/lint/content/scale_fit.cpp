@@ -67,7 +67,7 @@ double octaves_of(double energy) { return energy > 0 ? std::log2(energy) / 2 : s
 struct Tables {
   std::array<uint16_t, 256> e2m1{};   ///< sum of the squares of two codes, in halves
   std::array<float, 256> e4m3{};      ///< squares
-  std::array<double, 256> octaves{};  ///< of a block scale; NaN: it is too small to be exact
+  std::array<double, 256> octaves{};  ///< log2 of a block scale; NaN: it is too small to be exact
   std::vector<double> energies{};     ///< octaves_of() the energy of a block of E2M1
 };
 const Tables& tables() {

@@ -106,7 +106,7 @@ class Groups {
   const Member& m_;
   const TensorInfo &codes_, &scales_;
   size_t rows_ = 0, columns_ = 0, rows_each_ = 1, columns_each_ = 1, down_ = 1;
-  std::vector<size_t> order_;  ///< of GPTQ and AWQ: the group of each input
+  std::vector<size_t> order_;  ///< for GPTQ and AWQ: the group of each input
 };
 
 }  // namespace

@@ -8,14 +8,14 @@
 
 namespace twofour {
 
-/// Matrices of zeros that change nothing by design: experts that only pad their number and that the router
-/// never chooses, and layers that add nothing to the residual stream, with which a model is expanded.
+/// Matrices of zeros by design. Experts of zeros fill up the number of experts, and the router never chooses
+/// them. Layers of zeros expand a model, and add nothing to the residual stream.
 class ZerosByDesign {
  public:
   ZerosByDesign(const LintInput& input, std::span<const Member> members);
-  /// True if a matrix, which must be of zeros, is by design.
+  /// True if the zeros of a matrix, which has no other numbers, are by design.
   bool covers(const Member& m) const;
-  /// The number of experts among a router's that only pad.
+  /// The number of a router's experts that only fill up their number.
   uint64_t padding_rows(const Member& router) const;
 
  private:

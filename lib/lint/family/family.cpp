@@ -6,7 +6,7 @@
 #include "formats/module_names.h"
 #include "lib/base/findings/and_more.h"
 #include "lib/lint/family/family_checks.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {

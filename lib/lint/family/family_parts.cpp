@@ -5,7 +5,7 @@
 
 #include "lib/base/findings/and_more.h"
 #include "lib/lint/family/family_checks.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 // Parts of families that have rows of their own: drafts with names of their own, towers that read images, and
 // tables of n-grams. They are compared with config.json as the model itself is.

@@ -8,8 +8,8 @@
 #include "lib/base/findings/and_more.h"
 #include "lib/lint/family/family_checks.h"
 #include "lib/lint/family/size_votes.h"
-#include "lib/source/checkpoint/expert_stacks.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
+#include "lib/source/linears/expert_stacks.h"
 
 namespace twofour {
 namespace {
@@ -166,7 +166,7 @@ class SizeLint : public FamilyLint {
                     and_more(o.count, ", and in {} more"));
     }
   }
-  /// True if a header says F32 of a tensor whose bytes are as many as its numbers by config.json have in
+  /// True if a header states F32 for a tensor with as many bytes as its numbers by config.json have in
   /// BF16.
   bool is_bf16_called_f32(size_t tensor, int64_t numbers) const {
     const TensorInfo& t = s_.tensors[tensor];

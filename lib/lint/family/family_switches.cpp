@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "lib/lint/family/family_checks.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {

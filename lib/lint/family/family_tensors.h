@@ -7,7 +7,7 @@
 #include "formats/families/family_rows.h"
 #include "formats/families/sizes.h"
 #include "lib/lint/bytes/input.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 
@@ -49,7 +49,7 @@ struct FamilyTensors {
   std::vector<UnknownTensors> unknown;
   std::vector<int64_t> layers;  ///< layers that have any tensor, ascending
   /// Number of a layer in the model minus the number in its name. It is not 0 for drafts with names of their
-  /// own: "mtp.layers.0" is the layer behind the last.
+  /// own: "mtp.layers.0" is the layer after the last.
   int64_t offset = 0;
 };
 /// Assigns all tensors to the rows of the model's family.

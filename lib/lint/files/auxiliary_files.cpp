@@ -8,9 +8,9 @@
 #include "lib/base/io/links.h"
 #include "lib/lint/bytes/downloads.h"
 #include "lib/lint/files/checks.h"
-#include "lib/source/checkpoint/config_terms.h"
-#include "lib/source/checkpoint/model_config.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/config_terms.h"
+#include "lib/source/config/model_config.h"
+#include "lib/source/config/quantization_config.h"
 #include "lib/write/plan/auxiliary_files.h"
 
 namespace twofour {

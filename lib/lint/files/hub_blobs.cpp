@@ -99,7 +99,7 @@ std::string blob_hash(const InputFile& file, bool is_git) {
   if (!is_git) return hash_of(Sha256(), file);
   Sha1 sha;
   const std::string head = "blob " + std::to_string(file.size());
-  sha.update({reinterpret_cast<const uint8_t*>(head.c_str()), head.size() + 1});  // with the zero behind it
+  sha.update({reinterpret_cast<const uint8_t*>(head.c_str()), head.size() + 1});  // with the zero after it
   return hash_of(sha, file);
 }
 

@@ -247,7 +247,7 @@ class Reader {
     return take(Part::kOperator, 1);
   }
 
-  /// Reports operators without an operand behind them, and operands without an operator between them.
+  /// Reports operators without an operand after them, and operands without an operator between them.
   void check_expression(const std::vector<Piece>& pieces, size_t begin) {
     for (size_t i = 0; i < pieces.size(); ++i) {
       const Piece& p = pieces[i];
@@ -265,14 +265,14 @@ class Reader {
       if (next == nullptr || !ends_operand(pieces, i) || next->kind == Part::kOperator ||
           is_operator(pieces, i + 1))
         continue;
-      // Strings are joined, and a test may have its argument behind its name.
+      // Strings are joined, and a test may have its argument after its name.
       const bool is_joined = p.kind == Part::kString && next->kind == Part::kString;
       const bool is_test = i > 0 && (pieces[i - 1].text == "is" || pieces[i - 1].text == "not");
       if (!is_joined && !is_test)
         return problem(begin, "expected an operator between {} and {}, found none", shown(p), shown(*next));
     }
   }
-  /// True for symbols and for names that are operators. A name behind a dot is an attribute.
+  /// True for symbols and for names that are operators. A name after a dot is an attribute.
   static bool is_operator(const std::vector<Piece>& pieces, size_t i) {
     constexpr std::string_view kWords[] = {"and", "or", "not", "in", "is", "if", "else", "recursive"};
     const Piece& p = pieces[i];
@@ -356,8 +356,8 @@ class Reader {
     size_t line;
     bool is_prompt = false;                 ///< the branch is for add_generation_prompt
     bool has_rest = false;                  ///< a branch is for everything else
-    std::string_view role = {};             ///< that the branch is for
-    std::set<std::string_view> roles = {};  ///< that all branches compare
+    std::string_view role = {};             ///< the role that the branch is for
+    std::set<std::string_view> roles = {};  ///< the roles that all branches compare
   };
   /// Notes what a branch is for.
   void begin_branch(Open& open, const std::vector<Piece>& pieces) {
@@ -385,7 +385,7 @@ class Reader {
   TemplateFacts facts_;
   std::string_view before_{};     // the text that the branch wrote last
   bool follows_begin_ = false;    // bos_token was written last
-  bool follows_content_ = false;  // no text is written behind what a message says
+  bool follows_content_ = false;  // no text is written after the content of a message
 };
 
 }  // namespace

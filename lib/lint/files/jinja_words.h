@@ -3,7 +3,7 @@
 
 namespace twofour {
 
-/// Operators that need something behind them.
+/// Operators that need something after them.
 inline constexpr std::string_view kBinary[] = {"+",  "-",   "*",  "/",   "//", "%",  "**", "~",
                                                "==", "!=",  "<",  ">",   "<=", ">=", "|",  ".",
                                                "=",  "and", "or", "not", "in", "is"};

@@ -121,7 +121,7 @@ class TemplateLint {
                   "expected tokens of the tokenizer, found {} that it does not have{}", missing[0],
                   and_more(missing.size(), ", nor {} more"));
   }
-  /// True if the template reads add_generation_prompt, or ends with the role of the answer: always, or behind
+  /// True if the template reads add_generation_prompt, or ends with the role of the answer: always, or after
   /// the last message.
   static bool begins_answer(const TemplateFacts& facts) {
     return names_word(facts.names, "add_generation_prompt") || names_answer(facts.ending) ||

@@ -7,10 +7,10 @@
 
 #include "formats/json/access.h"
 #include "lib/lint/files/checks.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
-// The numbers of tokens that configs state, against the tokens of the tokenizer: those that begin and end
-// texts, and those that stand for images and sounds.
+// Compares the numbers of tokens in configs with the tokens of the tokenizer: the tokens that begin and end
+// texts, and the tokens for images and sounds.
 
 namespace twofour {
 namespace {
@@ -89,8 +89,8 @@ class NumberLint {
                   text != nullptr ? ", " + json_quote_short(*text) : std::string());
   }
 
-  /// Reports the token that begins a text where that which ends it should be, and the other way round. Other
-  /// numbers may be meant: an end of a turn in place of that of a text. Returns true if there is nothing to
+  /// Reports a config in which the tokens that begin and end a text are exchanged. Other numbers may be
+  /// correct: the end of a turn in place of the end of a text. Returns true if there is nothing to
   /// report.
   bool check_swapped(const char* file, const Json& config) {
     if (!end_.number) return true;
@@ -155,7 +155,7 @@ class NumberLint {
     }
     if (turn != nullptr) missing_end(file, turn->second, turn->first);
   }
-  /// True for a token behind the content of messages, and for one that is named as an end.
+  /// True for a token after the content of messages, and for one that is named as an end.
   bool may_end(uint64_t number) const {
     const std::string* text = tokens_.find_added(number);
     if (text == nullptr || templates_.behind.find(*text) != std::string::npos) return true;
@@ -194,7 +194,7 @@ class NumberLint {
                   : is_word(found[0]) ? "a word of the vocabulary"
                                       : "which is none");
   }
-  /// Parts of the names of tokens for other inputs that say nothing of their kind.
+  /// Parts of the names of tokens for other inputs that do not show their kind.
   static constexpr const char* kOthers[] = {"img",    "IMG",      "patch", "media",    "IMAGE",
                                             "AUDIO",  "VIDEO",    "sound", "speech",   "placeholder",
                                             "unused", "reserved", "extra", "endoftext"};

@@ -23,10 +23,10 @@ struct Merge {
 
 /// The tokens in a tokenizer.json, and its other steps.
 struct TokenTable {
-  std::string type;  ///< of the model: "BPE", "Unigram", "WordPiece"
+  std::string type;  ///< type of the model: "BPE", "Unigram", "WordPiece"
   bool has_model = false, has_vocabulary = false;
   bool is_pieces = false;  ///< the vocabulary is a list of pieces with scores, whose places are their numbers
-  std::unordered_map<std::string, uint64_t> words;      ///< of the model
+  std::unordered_map<std::string, uint64_t> words;      ///< the model's vocabulary
   std::vector<std::pair<uint64_t, std::string>> added;  ///< in the order of the file
   std::optional<uint64_t> last_word, last_added;        ///< the largest numbers
   std::optional<std::pair<std::string, std::string>>
@@ -36,10 +36,10 @@ struct TokenTable {
   bool joins_prefixes = false;                    ///< words inside of others have a prefix, which merges drop
   std::string unknown;                            ///< the token for letters that no word has; empty: none
   double dropout = 0;                             ///< the share of merges that are left out at random
-  std::unordered_map<std::string, bool> special;  ///< of added tokens that say whether they are
+  std::unordered_map<std::string, bool> special;  ///< for added tokens that state it, true if special
   std::optional<uint64_t> truncation;             ///< the length to which texts are cut
   std::optional<uint64_t> padding;                ///< the length to which each text is filled up
-  std::vector<AppendedToken> appended;            ///< of the post-processor
+  std::vector<AppendedToken> appended;            ///< tokens that the post-processor appends
   std::vector<std::string> normalizes, encodes, decodes;  ///< types of normalizers, pre-tokenizers, decoders
   bool writes_blanks = false;           ///< a normalizer or pre-tokenizer writes U+2581 for blanks
   bool reads_blanks = false;            ///< a decoder turns U+2581 back into blanks

@@ -7,7 +7,7 @@
 #include "formats/json/access.h"
 #include "lib/base/io/file.h"
 #include "lib/lint/files/checks.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 // The settings of tokenizer_config.json. Source: transformers 5.17, tokenization_utils_base.py,
 // tokenization_utils_fast.py.

@@ -12,7 +12,7 @@
 #include "lib/base/findings/and_more.h"
 #include "lib/lint/bytes/downloads.h"
 #include "lib/lint/files/checks.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 // Compares the tokens in tokenizer.json with each other, with those that the files beside it name, and with
 // the number of rows of the embedding.

@@ -89,7 +89,7 @@ constexpr CauseRow kCauseRows[] = {
 constexpr const char* kDamage =
     "not-downloaded unfinished-download missing-shard unreadable-file bad-header duplicate-key file-size";
 
-/// For each rule in lint_rules(), tells whether one of these globs matches it.
+/// For each rule in lint_rules(), true if one of these globs matches it.
 std::vector<bool> rules_of(std::string_view globs) {
   std::vector<bool> taken(lint_rules().size());
   while (!globs.empty()) {

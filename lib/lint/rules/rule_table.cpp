@@ -109,7 +109,7 @@ constexpr LintRule kRules[] = {
     {"gate-up-order", kError, "The order of gate and up rows in a stack of experts is uncertain: interleaved or halves.",
      "Set model_type in config.json to the model's family; restore gate_up_proj_bias if it was lost.", "https://github.com/huggingface/transformers/issues/47031",
      "If the wrong order is assumed, all rows are exchanged."},
-    {"weight-term", kWarning, "A tensor or the config changes the meaning of weights (input scales before a linear, zero points, another order of groups, low ranks, adapters, Hadamard transforms), or a tensor beside codes has an unknown meaning.",
+    {"weight-term", kWarning, "A tensor or the config changes the meaning of weights (input scales before a linear, zero points, another order of groups, low ranks, adapters, Hadamard transforms, an arrangement of bytes), or a tensor beside codes has an unknown meaning.",
      "Merge or undo it with the producer's tools, or serve with an engine that knows it.", "https://github.com/NVIDIA/Model-Optimizer/pull/1354",
      "Engines that do not support it compute wrong outputs, and twofour does not convert such weights."},
     {"layers-missing", kError, "Layers that config.json declares have no tensors.",

@@ -24,7 +24,7 @@ enum class Mended {
   kNo,
   kYes,
   kDonor,  ///< with another checkpoint of the same model
-  kFold,   ///< if folding is asked for
+  kFold,   ///< if folding is requested
 };
 
 /// A rule about a known fault. A fault is an error if it breaks loading or silently gives wrong numbers. A
@@ -150,9 +150,9 @@ class LintReporter {
   bool is_whole_ = false;
 };
 
-/// Writes the report as SARIF 2.1.0, which code hosts show beside a change. File names are written as paths
-/// below `path`. Calls `write` for each finding, since one document of 100,000 findings would take hundreds
-/// of megabytes.
+/// Writes the report as SARIF 2.1.0, which code hosts show beside a change. Each finding is at a file:
+/// below the working directory if `path` is, otherwise relative to `path`. Calls `write` for each finding,
+/// since one document of 100,000 findings would take hundreds of megabytes.
 void write_sarif(const LintReport& report, const std::filesystem::path& path,
                  const std::function<void(std::string_view)>& write);
 

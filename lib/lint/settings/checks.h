@@ -4,7 +4,7 @@
 
 #include "formats/json/access.h"
 #include "lib/lint/bytes/input.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 

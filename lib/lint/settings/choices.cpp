@@ -12,7 +12,7 @@
 #include "formats/module_roles.h"
 #include "lib/lint/family/family_tensors.h"
 #include "lib/lint/settings/checks.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {

@@ -7,7 +7,7 @@
 #include "lib/lint/files/checks.h"
 #include "lib/lint/settings/checks.h"
 #include "lib/lint/settings/setting_kinds.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 // Checks generation_config.json, which engines take as defaults of every request. Source: transformers 5.17,
 // generation/configuration_utils.py, logits_process.py; vLLM, sampling_params.py.

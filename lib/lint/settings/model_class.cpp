@@ -7,7 +7,7 @@
 #include "lib/lint/family/family_tensors.h"
 #include "lib/lint/files/checks.h"
 #include "lib/lint/settings/checks.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 // Checks of the settings by which loaders choose the class of a model: model_type and architectures.
 

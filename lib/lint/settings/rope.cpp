@@ -9,7 +9,7 @@
 #include "formats/families/family.h"
 #include "formats/families/sizes.h"
 #include "lib/lint/settings/checks.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 // Checks of rotary embeddings: the kind of their scaling, and the settings that this kind needs. Source:
 // transformers 5.17, modeling_rope_utils.py; vLLM, rotary_embedding/__init__.py.

@@ -7,7 +7,7 @@
 #include "formats/families/sizes.h"
 #include "lib/lint/settings/checks.h"
 #include "lib/lint/settings/setting_kinds.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {

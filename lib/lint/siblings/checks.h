@@ -14,22 +14,25 @@ void lint_outliers(const LintInput& input, std::span<Member> members, LintReport
 /// by a known change.
 void lint_layer_vectors(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 
-/// Reports square matrices whose rows follow the channels that the columns follow in other layers, as those
-/// of a transposed matrix do.
+/// Reports square matrices that are transposed: their rows follow the channels that columns follow in other
+/// layers.
 void lint_turned(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 
-/// Reports weights that were never trained, if the same matrices of other layers were: rows and columns
-/// differ in size by chance alone.
+/// Reports weights that were never trained, if the same matrices of other layers were. The sizes of their
+/// rows and columns differ by chance alone.
 void lint_untrained(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 
-/// Compares the largest number of each matrix with the largest number for which its scales are made.
+/// Compares the largest number of each matrix with the largest number that its scales allow.
 void lint_full_scale(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 
-/// Reports one scale in place of several. These are global scales, and scales of blocks and rows.
+/// Reports global scales, and scales of blocks and rows, that are all one number and should differ.
 void lint_copied_scales(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 
 /// Compares input scales, and KV scales, with each other. Reports scales that are copied, constant, missing
 /// or far from the others.
 void lint_sibling_scales(const LintInput& input, std::span<Member> members, LintReporter& reporter);
+
+/// The part of lint_sibling_scales() for KV scales. Skips layers that `reported` covers.
+void lint_cache_scales(const LintInput& input, const Reported& reported, LintReporter& reporter);
 
 }  // namespace twofour

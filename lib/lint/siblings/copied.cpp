@@ -194,8 +194,8 @@ class CopiedScales {
     }
   }
 
-  /// Reports FP8 in which all blocks or rows have one scale, although each reaches 448 as if the scale were
-  /// made for it.
+  /// Reports FP8 in which all blocks or rows have one scale, although the largest number of each is 448, as
+  /// with a scale of its own.
   void check_constant() {
     for (Member& m : members_) {
       if (m.reported || !m.is_linear || m.figures->plan.kind != NumberKind::kE4m3) continue;

@@ -110,7 +110,7 @@ std::vector<Member> list_members(const LintInput& s, std::span<const MatrixFigur
     constexpr double kPruned = 0.5;
     const double pruned = m.is_linear && f.zero_share > kPruned ? std::log2(1 - f.zero_share) / 2 : 0;
     m.log2_rms = f.log2_rms - (std::isfinite(pruned) ? pruned : 0) + scale;
-    // Blocks of zeros may have any scale, so the mean of scales says nothing.
+    // Blocks of zeros may have any scale, so the mean of scales means nothing.
     constexpr double kMostZeros = 0.3, kWide = 1.5;
     if (m.is_linear && m.scale_figures != nullptr && m.scale_figures->plan.kind != NumberKind::kE8m0 &&
         f.zero_share > kMostZeros && m.scale_figures->log2_amax - m.scale_figures->log2_mean > kWide)

@@ -11,7 +11,7 @@
 #include "lib/lint/bytes/checks.h"
 #include "lib/lint/siblings/checks.h"
 #include "lib/lint/siblings/untrained.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {
@@ -244,7 +244,7 @@ class Outliers {
     const auto varied = static_cast<size_t>(
         std::ranges::count_if(norms_, [&](const Member* m) { return m->at.layer >= 0 && !is_constant(*m); }));
     for (const Member* m : norms_) {
-      // A norm before or behind all layers is compared with the norms in layers.
+      // A norm before or after all layers is compared with the norms in layers.
       if (m->at.layer >= 0 || !is_constant(*m) || varied < kFewestLinears || 4 * varied < 3 * of_layers)
         continue;
       sink_.add("layer-outlier", s_.at(m->figures->tensor, m->name),
@@ -303,8 +303,8 @@ class Outliers {
                                    100 * m->figures->negative_share));
     }
   }
-  /// Checks the norms of all layers together. Reports them if most weights are negative, as of norms that are
-  /// all too small by one, or hardly any is far from zero, as of differences to another checkpoint.
+  /// Checks the norms of all layers together. If most weights are negative, all norms may be too small by
+  /// one. If nearly all are close to zero, they may be differences to another checkpoint.
   void check_all_norms() {
     constexpr double kMostNegative = 0.5;
     std::vector<double> negative, octaves;

@@ -7,8 +7,8 @@
 
 #include "lib/lint/siblings/checks.h"
 
-// Linears that read from the residual stream, or write to it, have one side whose channels are those of all
-// layers. Their levels are alike from layer to layer, except in the first and last ones.
+// Linears that read or write the residual stream have one side with the stream's channels. The levels of
+// these channels are similar in all layers but the first and the last.
 
 namespace twofour {
 namespace {

@@ -26,7 +26,7 @@ bool are_same(const Zeros& a, const Zeros& b) {
          a.places.all == b.places.all;
 }
 
-/// True if the zeros of columns are those of rows. Rows may be of two or three fused projections, one behind
+/// True if the zeros of columns are those of rows. Rows may be of two or three fused projections, one after
 /// the other or in turn, and heads of keys and values are for several of queries.
 bool are_rows(const Zeros& columns, const Zeros& rows) {
   const ZeroPlaces &c = columns.places, &r = rows.places;

@@ -16,7 +16,7 @@
 
 namespace twofour {
 
-/// Counts the bytes of tensors: faults, figures of matrices and, if asked for, hashes. Several threads may
+/// Counts the bytes of tensors: faults, figures of matrices and, if requested, hashes. Several threads may
 /// count at once.
 class WeightCounter {
  public:
@@ -51,7 +51,7 @@ class WeightCounter {
   bool is_pruned(const Nvfp4Linear& m) const { return !pattern_.empty() && !m.k_outer && pruned_(m); }
   const TensorScan& scan_of(size_t tensor) const { return scans_.at(tensor); }
   const std::map<size_t, TensorCounts>& tensors() const { return tensors_; }
-  /// Of the module with these codes, which must be complete.
+  /// The counts of the module with these codes, which must be complete.
   const BlockCounts& module(size_t codes) const { return modules_.at(codes); }
   const std::map<size_t, Hash128>& hashes() const { return hashes_; }
   /// Figures of complete matrices, sorted by tensor and expert.

@@ -12,8 +12,8 @@
 #include "formats/error.h"
 #include "formats/json/access.h"
 #include "lib/base/io/file.h"
-#include "lib/source/checkpoint/configured_quantization.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/configured_quantization.h"
+#include "lib/source/config/quantization_config.h"
 #include "lib/source/dialects/configured_scheme.h"
 
 namespace twofour {

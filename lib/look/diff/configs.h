@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/source/checkpoint/matrices.h"
+#include "lib/source/linears/matrices.h"
 
 namespace twofour {
 

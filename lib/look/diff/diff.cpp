@@ -13,7 +13,7 @@
 #include "lib/base/io/file.h"
 #include "lib/look/diff/pairs.h"
 #include "lib/look/inspect/inspect.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 
 namespace twofour {
 namespace {
@@ -26,7 +26,7 @@ struct EntryPlace {
   int64_t expert = -1;
 };
 
-/// Splits the name of an entry. The first number is that of the layer, and a number behind "experts" is that
+/// Splits the name of an entry. The first number is that of the layer, and a number after "experts" is that
 /// of an expert.
 EntryPlace place_of(const std::string& name) {
   EntryPlace place;

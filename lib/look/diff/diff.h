@@ -13,7 +13,7 @@
 #include "lib/look/metrics/value_error.h"
 #include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/source/checkpoint/checkpoint.h"
-#include "lib/source/checkpoint/tensor_values.h"
+#include "lib/source/linears/tensor_values.h"
 
 namespace twofour {
 
@@ -64,7 +64,7 @@ struct DiffEntry {
   bool same_bytes = false;  ///< equality was found without decoding
   /// The error, for kWithin and kDifferent. A is the source. `beyond` counts differences, and `first` is the
   /// place of the first difference, where e is the expert or 0. For kReciprocal, only `weights` is set.
-  /// Integers are compared exactly, whatever the tolerance. Figures of types that are neither integer nor
+  /// Integers are compared exactly, with any tolerance. Figures of types that are neither integer nor
   /// float are NaN.
   ValueError error;
   /// For types without float values, the exact values at `error.first` in A and in B, which floats would

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "lib/source/checkpoint/tensor_values.h"
+#include "lib/source/linears/tensor_values.h"
 
 namespace twofour {
 namespace {

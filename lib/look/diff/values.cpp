@@ -7,8 +7,8 @@
 
 #include "lib/look/metrics/row_blocks.h"
 #include "lib/look/metrics/value_error.h"
-#include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/tensor_values.h"
+#include "lib/source/linears/linears.h"
+#include "lib/source/linears/tensor_values.h"
 
 namespace twofour {
 namespace {

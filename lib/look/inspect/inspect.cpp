@@ -18,7 +18,7 @@
 #include "lib/base/io/file.h"
 #include "lib/recipe/artifact/artifact_modules.h"
 #include "lib/recipe/selection/output_matrix.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {
@@ -183,6 +183,75 @@ uint64_t InspectReport::other_bytes() const {
   return bytes;
 }
 
+namespace {
+
+/// Throws Error on a pattern that matches no tensor and no module.
+void check_patterns(const Checkpoint& c, const Checkpoint& source, const std::vector<Linear>& linears,
+                    const std::vector<NamePattern>& only) {
+  for (const NamePattern& p : only) {
+    const bool used =
+        std::any_of(c.tensors().begin(), c.tensors().end(), [&](auto& t) { return p.matches(t.name); }) ||
+        std::any_of(source.nvfp4_modules().begin(), source.nvfp4_modules().end(),
+                    [&](auto& m) { return p.matches(m.name); }) ||
+        std::any_of(linears.begin(), linears.end(), [&](auto& m) { return p.matches(m.name); });
+    if (!used)
+      throw Error(fmt::format("{} '{}': expected to match a tensor or module, found none that it matches",
+                              options::kTensor, p.text()));
+  }
+}
+
+/// True if a name is to be shown.
+using Wanted = std::function<bool(const std::string&)>;
+
+void add_tensors(const Checkpoint& c, const Wanted& wanted, InspectReport& report) {
+  std::vector<size_t> tensors;
+  for (size_t i = 0; i < c.tensors().size(); ++i) {
+    if (wanted(c.tensors()[i].name)) tensors.push_back(i);
+  }
+  fold_by(
+      tensors.size(), [&](size_t i) { return describe(c.tensors()[tensors[i]]); },
+      [&](size_t i) { return c.tensors()[tensors[i]].name; },
+      [&](const std::string& name, const std::vector<size_t>& members) {
+        const TensorInfo& t = c.tensors()[tensors[members[0]]];
+        report.tensors.push_back({name, t.dtype, t.shape, members.size(), t.bytes() * members.size()});
+      });
+}
+
+/// Adds the NVFP4 modules of `source`. `stats_jobs` threads read their weights; 0: none are read.
+void add_nvfp4_modules(const Checkpoint& source, const ModuleSizes& sizes, const Wanted& wanted,
+                       int stats_jobs, InspectReport& report) {
+  std::vector<size_t> modules;
+  for (size_t i = 0; i < source.nvfp4_modules().size(); ++i) {
+    const Nvfp4Linear& m = source.nvfp4_modules()[i];
+    if (wanted(m.name) || wanted(source.tensors()[m.codes].name)) modules.push_back(i);
+  }
+  const auto read = [&](size_t tensor, uint64_t offset, std::span<uint8_t> out) {
+    source.read(tensor, offset, out);
+  };
+  fold_by(
+      modules.size(),
+      [&](size_t i) {
+        const Nvfp4Linear& m = source.nvfp4_modules()[modules[i]];
+        return fmt::format("{} {} {} {}", m.dialect->name, m.e, m.n, m.k);
+      },
+      [&](size_t i) { return source.nvfp4_modules()[modules[i]].name; },
+      [&](const std::string& name, const std::vector<size_t>& members) {
+        const Nvfp4Linear& m = source.nvfp4_modules()[modules[members[0]]];
+        ModuleGroup group{name, m.dialect->name, m.e, m.n, m.k, members.size()};
+        for (const size_t i : members) group.bytes += sizes.bytes(source.nvfp4_modules()[modules[i]]);
+        if (stats_jobs > 0) {
+          std::vector<Nvfp4Linear> of_group;
+          for (const size_t i : members) of_group.push_back(source.nvfp4_modules()[modules[i]]);
+          GroupStats read_stats = read_module_stats(of_group, source.tensors(), read, stats_jobs);
+          group.stats = std::make_unique<WeightStats>(read_stats.total);
+          group.members = std::move(read_stats.modules);
+        }
+        report.modules.push_back(std::move(group));
+      });
+}
+
+}  // namespace
+
 InspectReport inspect(const Checkpoint& c, const std::vector<NamePattern>& only, bool stats, int jobs) {
   InspectReport report;
   report.what = describe_kind(c);
@@ -196,9 +265,6 @@ InspectReport inspect(const Checkpoint& c, const std::vector<NamePattern>& only,
   const std::optional<Checkpoint> view = open_view(c, report.findings);
   const Checkpoint& source = view ? *view : c;
   const ModuleSizes sizes(c, view ? &*view : nullptr);
-  const auto read = [&](size_t tensor, uint64_t offset, std::span<uint8_t> out) {
-    source.read(tensor, offset, out);
-  };
   if (c.is_directory()) report.other_files = files_below(c.path());
   report.tensor_count = c.tensors().size();
   report.file_count = c.shards().size();
@@ -211,53 +277,10 @@ InspectReport inspect(const Checkpoint& c, const std::vector<NamePattern>& only,
   const std::vector<Linear> linears = find_weight_modules(source, problems);
   for (std::string& line : problems.lines())
     report.findings.push_back({Severity::kNote, "unread-module", c.path().string(), std::move(line)});
-  for (const NamePattern& p : only) {
-    const bool used =
-        std::any_of(c.tensors().begin(), c.tensors().end(), [&](auto& t) { return p.matches(t.name); }) ||
-        std::any_of(source.nvfp4_modules().begin(), source.nvfp4_modules().end(),
-                    [&](auto& m) { return p.matches(m.name); }) ||
-        std::any_of(linears.begin(), linears.end(), [&](auto& m) { return p.matches(m.name); });
-    if (!used)
-      throw Error(fmt::format("{} '{}': expected to match a tensor or module, found none that it matches",
-                              options::kTensor, p.text()));
-  }
+  check_patterns(c, source, linears, only);
   const auto wanted = [&](const std::string& name) { return only.empty() || any_matches(only, name); };
-
-  std::vector<size_t> tensors, modules;
-  for (size_t i = 0; i < c.tensors().size(); ++i) {
-    if (wanted(c.tensors()[i].name)) tensors.push_back(i);
-  }
-  for (size_t i = 0; i < source.nvfp4_modules().size(); ++i) {
-    const Nvfp4Linear& m = source.nvfp4_modules()[i];
-    if (wanted(m.name) || wanted(source.tensors()[m.codes].name)) modules.push_back(i);
-  }
-  fold_by(
-      tensors.size(), [&](size_t i) { return describe(c.tensors()[tensors[i]]); },
-      [&](size_t i) { return c.tensors()[tensors[i]].name; },
-      [&](const std::string& name, const std::vector<size_t>& members) {
-        const TensorInfo& t = c.tensors()[tensors[members[0]]];
-        report.tensors.push_back({name, t.dtype, t.shape, members.size(), t.bytes() * members.size()});
-      });
-  fold_by(
-      modules.size(),
-      [&](size_t i) {
-        const Nvfp4Linear& m = source.nvfp4_modules()[modules[i]];
-        return fmt::format("{} {} {} {}", m.dialect->name, m.e, m.n, m.k);
-      },
-      [&](size_t i) { return source.nvfp4_modules()[modules[i]].name; },
-      [&](const std::string& name, const std::vector<size_t>& members) {
-        const Nvfp4Linear& m = source.nvfp4_modules()[modules[members[0]]];
-        ModuleGroup group{name, m.dialect->name, m.e, m.n, m.k, members.size()};
-        for (const size_t i : members) group.bytes += sizes.bytes(source.nvfp4_modules()[modules[i]]);
-        if (stats) {
-          std::vector<Nvfp4Linear> of_group;
-          for (const size_t i : members) of_group.push_back(source.nvfp4_modules()[modules[i]]);
-          GroupStats read_stats = read_module_stats(of_group, source.tensors(), read, jobs);
-          group.stats = std::make_unique<WeightStats>(read_stats.total);
-          group.members = std::move(read_stats.modules);
-        }
-        report.modules.push_back(std::move(group));
-      });
+  add_tensors(c, wanted, report);
+  add_nvfp4_modules(source, sizes, wanted, stats ? std::max(jobs, 1) : 0, report);
   add_other_modules(
       source, linears,
       [&](const Linear& m) { return wanted(m.name) || wanted(source.tensors()[m.weight].name); }, report);

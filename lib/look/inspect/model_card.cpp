@@ -34,7 +34,7 @@ struct Made {
 struct Facts {
   Json json;                         ///< twofour.json without its modules and tensors
   std::map<std::string, Made> made;  ///< by layout or method
-  ArtifactFacts said;                ///< what README.md says, too
+  ArtifactFacts readme;              ///< facts that README.md has, too
 };
 
 /// The size in bytes of a tensor that a manifest lists; 0 for an unknown type.
@@ -57,7 +57,7 @@ Facts read_facts(const fs::path& artifact) {
     if (object.contains("codes_xxh3_128") || object.contains("weights_xxh3_128") || object.contains("module"))
       return false;
     if (object.contains("gated")) {
-      facts.said.take(object);
+      facts.readme.take(object);
       Made& made = facts.made[object.at("layout").get<std::string>()];
       ++made.matrices;
       const auto quality = object.find("quality");
@@ -68,14 +68,14 @@ Facts read_facts(const fs::path& artifact) {
       return false;
     }
     if (!object.contains("xxh3_128")) return true;
-    facts.said.bytes += bytes_of(object);
+    facts.readme.bytes += bytes_of(object);
     return false;
   };
   try {
     ManifestText text = parse_manifest_text(path, Checkpoint::open(artifact).tensors().size(), keep);
     if (!text.integrity_error.empty())
       throw Error(fmt::format("{}: {}", path.string(), text.integrity_error));
-    facts.said.take(text.recipe);
+    facts.readme.take(text.recipe);
     facts.json = std::move(text.json);
     for (const char* key : {"tool", "source", "files"}) facts.json.at(key);
   } catch (const Json::exception&) {
@@ -269,7 +269,7 @@ std::string model_card(const fs::path& path, const CardOptions& options) {
   const FileStates states({path});
   Facts facts = read_facts(path);
   const Checkpoint artifact = Checkpoint::open(path);
-  facts.said.take_config(artifact.config(), artifact.hf_quant_config());
+  facts.readme.take_config(artifact.config(), artifact.hf_quant_config());
   std::vector<std::string> counts;
   std::vector<std::string> names;
   for (const auto& [name, made] : facts.made) {
@@ -282,7 +282,7 @@ std::string model_card(const fs::path& path, const CardOptions& options) {
   try {
     const Json& tool = facts.json.at("tool");
     for (const Json& file : facts.json.at("source").at("files"))
-      facts.said.source_bytes += whole_number<uint64_t>(file.at("bytes"));
+      facts.readme.source_bytes += whole_number<uint64_t>(file.at("bytes"));
     std::string text =
         front_matter(facts, path, options) +
         fmt::format("# {}{}{}\n\n", base.empty() ? "Artifact" : markdown_text(base), what.empty() ? "" : ": ",
@@ -291,12 +291,12 @@ std::string model_card(const fs::path& path, const CardOptions& options) {
                     options.base_model.empty() ? "" : " from ", markdown_text(options.base_model),
                     markdown_text(tool.at("version").get<std::string>()),
                     markdown_text(tool.at("commit").get<std::string>()), fmt::join(counts, ", "),
-                    counts.empty() ? "" : ", ", static_cast<double>(facts.said.bytes) / 1e9,
-                    static_cast<double>(facts.said.source_bytes) / 1e9) +
-        made_text(facts.said) + (facts.made.empty() ? "" : "\n") + "## Recipe\n" +
+                    counts.empty() ? "" : ", ", static_cast<double>(facts.readme.bytes) / 1e9,
+                    static_cast<double>(facts.readme.source_bytes) / 1e9) +
+        made_text(facts.readme) + (facts.made.empty() ? "" : "\n") + "## Recipe\n" +
         recipe_text(facts.json.at("recipe")) + "\n" + figures_text(facts.made) +
-        "## Loading\nPATH is the artifact's directory.\n\n" + loading_text(facts.said) + "\n## Proof\n" +
-        proof_text(facts.said) + "\n" + hashes_text(facts.json);
+        "## Loading\nPATH is the artifact's directory.\n\n" + loading_text(facts.readme) + "\n## Proof\n" +
+        proof_text(facts.readme) + "\n" + hashes_text(facts.json);
     states.check_unchanged();
     return text;
   } catch (const Json::exception&) {

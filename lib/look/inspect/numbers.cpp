@@ -11,7 +11,7 @@
 
 #include "formats/error.h"
 #include "lib/base/threads/parallel.h"
-#include "lib/source/checkpoint/tensor_values.h"
+#include "lib/source/linears/tensor_values.h"
 
 namespace twofour {
 

@@ -8,7 +8,7 @@
 
 #include "lib/look/inspect/slice.h"
 #include "lib/source/checkpoint/checkpoint.h"
-#include "lib/source/checkpoint/matrices.h"
+#include "lib/source/linears/matrices.h"
 
 namespace twofour {
 

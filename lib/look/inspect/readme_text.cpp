@@ -7,7 +7,8 @@
 #include "formats/layouts/layouts.h"
 #include "formats/weight_format.h"
 #include "lib/recipe/artifact/layout_names.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
+#include "lib/source/dialects/loader_lookup.h"
 
 namespace twofour {
 namespace {
@@ -29,7 +30,7 @@ std::string bytes_text(uint64_t bytes) {
                                 : fmt::format("{} bytes", bytes);
 }
 
-/// What a layout or method makes, in words.
+/// A description of the result of a layout or method.
 std::string meaning_of(const std::string& method) {
   if (is_layout(method))
     return layout_pattern(method).empty() ? "NVFP4 in a layout for kernels"
@@ -121,6 +122,7 @@ void ArtifactFacts::take_config(const Json& config, const Json& hf_quant_config)
   quant_method = has_method ? plain_word(entry->value.at("quant_method").get<std::string>())
                  : hf_quant_config.is_object() ? "modelopt"
                                                : "";
+  unloaded = plain_word(find_unloaded_by_vllm(has_method ? entry->value : hf_quant_config));
 }
 
 std::string loading_text(const ArtifactFacts& facts) {
@@ -141,6 +143,12 @@ std::string loading_text(const ArtifactFacts& facts) {
     return "No import of twofour is needed:\n\n"
            "```python\nfrom transformers import AutoModelForCausalLM\n"
            "model = AutoModelForCausalLM.from_pretrained(\"PATH\", dtype=\"auto\")\n```\n";
+  }
+  if (!facts.unloaded.empty()) {
+    return fmt::format(
+        "No import of twofour is needed, but vLLM has no loader of {}. Take an engine that has one, or "
+        "`twofour convert PATH OUT --to bf16`, which writes a checkpoint that vLLM loads.\n",
+        facts.unloaded);
   }
   return fmt::format(
       "No import of twofour is needed. Engines that read `quant_method` `{}` load it, vLLM among them:\n\n"

@@ -13,7 +13,7 @@
 
 namespace twofour {
 
-/// What an artifact says about itself: in README.md and in its model card.
+/// The facts about an artifact in its README.md and in its model card.
 struct ArtifactFacts {
   /// Matrices that were made by the same method.
   struct Made {
@@ -25,18 +25,19 @@ struct ArtifactFacts {
   };
   std::map<std::string, Made> made;  ///< by layout or method
   std::string command;               ///< "graft", "drop" or "repair", or empty
-  std::string quant_method;          ///< of the artifact's config; empty if it quantizes nothing
+  std::string quant_method;          ///< method in the artifact's config; empty if it quantizes nothing
+  std::string unloaded;  ///< a format of the artifact without a loader in vLLM; empty: none is known
   bool is_solved = false, is_masked = false;
   uint64_t bytes = 0, source_bytes = 0;  ///< bytes of all tensors, and of the source's weight files
 
   /// Takes an entry of `modules` in twofour.json.
   void take(const Json& entry);
   void take(const Recipe& recipe);
-  /// Takes `quant_method` of a config.json and a hf_quant_config.json, which may be JSON null.
+  /// Takes `quant_method` and formats of a config.json and a hf_quant_config.json, which may be JSON null.
   void take_config(const Json& config, const Json& hf_quant_config);
 };
 
-/// Paragraphs of Markdown that say how programs load the artifact, and how it is proven. In them PATH is the
+/// Paragraphs of Markdown about loading the artifact, and about its proof. In them PATH is the
 /// artifact's directory.
 std::string loading_text(const ArtifactFacts& facts);
 std::string proof_text(const ArtifactFacts& facts);

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "lib/look/metrics/value_error.h"
-#include "lib/source/checkpoint/matrices.h"
+#include "lib/source/linears/matrices.h"
 
 namespace twofour {
 

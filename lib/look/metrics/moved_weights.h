@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/source/checkpoint/matrices.h"
+#include "lib/source/linears/matrices.h"
 
 namespace twofour {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "lib/source/checkpoint/tensor_values.h"
+#include "lib/source/linears/tensor_values.h"
 
 namespace twofour {
 

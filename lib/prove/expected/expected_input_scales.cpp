@@ -84,23 +84,23 @@ ExpectedInputScales::Scale ExpectedInputScales::of(const InputScaleRule& rule, c
 }
 
 ExpectedInputScales::Scales ExpectedInputScales::derive(const InputScaleRule& rule) const {
-  const std::string& words = rule.words.text();
-  const bool none = words == "none", constant = words.starts_with("constant");
-  const bool from_source = !none && !constant && words != "given";
+  const std::string& setting = rule.setting.text();
+  const bool none = setting == "none", constant = setting.starts_with("constant");
+  const bool from_source = !none && !constant && setting != "given";
   std::vector<Candidate> all;
   for (const InputScaleRule::Module& m : rule.modules) {
     Candidate one{&m};
     name_groups(one);
     if (from_source) one.scale = one.own = stored_scale(source_, m);
-    if (constant) one.scale = words == "constant" ? 1.0f : std::strtof(words.c_str() + 9, nullptr);
-    if (words == "given" && m.is_written) {
+    if (constant) one.scale = setting == "constant" ? 1.0f : std::strtof(setting.c_str() + 9, nullptr);
+    if (setting == "given" && m.is_written) {
       const double amax = std::bit_cast<float>(rule.given.find(m.name)->bits);
       one.scale = static_cast<float>(amax / (6 * 448));
     }
     all.push_back(std::move(one));
   }
-  const bool by_default = words.empty() && rule.is_needed;
-  if (by_default || words == "neighbours") {
+  const bool by_default = setting.empty() && rule.is_needed;
+  if (by_default || setting == "neighbours") {
     for_each_group(all, &Candidate::projection,
                    [&](std::span<Candidate> group) { fill(group, by_default ? 1.0f : 0.0f); });
   }

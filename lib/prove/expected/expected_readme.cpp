@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <sstream>
 #include <vector>
 
@@ -66,15 +67,69 @@ const Json* find_entry(const Json& config) {
   return nullptr;
 }
 
+/// A word in which '?' replaces what Markdown could read.
+std::string without_signs(std::string word) {
+  constexpr std::string_view kPlain = "-_.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  for (size_t at = 0; (at = word.find_first_not_of(kPlain, at)) != word.npos;) word[at] = '?';
+  return word;
+}
+
 /// The quantization method that the artifact's config files state. Empty if they state none.
 std::string stated_method(const Checkpoint& artifact) {
   const Json* entry = find_entry(artifact.config());
   if (entry == nullptr || !entry->contains("quant_method") || !entry->at("quant_method").is_string())
     return artifact.hf_quant_config().is_object() ? "modelopt" : "";
-  constexpr std::string_view kPlain = "-_.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-  auto method = entry->at("quant_method").get<std::string>();
-  for (size_t at = 0; (at = method.find_first_not_of(kPlain, at)) != method.npos;) method[at] = '?';
-  return method;
+  return without_signs(entry->at("quant_method").get<std::string>());
+}
+
+/// The algorithms of ModelOpt and the formats of compressed-tensors that vLLM 0.33 loads, in its linears or
+/// in its experts. Formats of groups that this does not know count as loaded.
+bool vllm_loads(const std::string& algorithm, bool is_mixed) {
+  static const std::set<std::string> kBoth{"FP8",   "FP8_PB_WO",   "FP8_PER_CHANNEL_PER_TOKEN",
+                                           "NVFP4", "W4A16_NVFP4", "MXFP8"};
+  return kBoth.contains(algorithm) || (is_mixed && algorithm == "FP8_BLOCK_SCALES");
+}
+
+const Json& child(const Json& json, const char* key) {
+  static const Json none;
+  return json.is_object() && json.contains(key) ? json.at(key) : none;
+}
+
+/// What vLLM cannot load of the artifact, by its config files alone. Empty: nothing that is known.
+std::string not_loaded(const Checkpoint& artifact) {
+  const Json* found = find_entry(artifact.config());
+  const bool has_method = found != nullptr && child(*found, "quant_method").is_string();
+  const Json& entry = has_method ? *found : artifact.hf_quant_config();
+  const auto word = [](const Json& json, const char* key) {
+    return child(json, key).is_string() ? child(json, key).get<std::string>() : std::string();
+  };
+  if (word(entry, "quant_method") == "compressed-tensors") {
+    const Json& groups = child(entry, "config_groups");
+    for (auto group = groups.begin(); groups.is_object() && group != groups.end(); ++group) {
+      const Json& weights = child(*group, "weights");
+      if (child(weights, "num_bits") == Json(6) && word(weights, "type") == "float") return "MXFP6";
+    }
+    return {};
+  }
+  const bool is_modelopt = word(entry, "quant_method").rfind("modelopt", 0) == 0 ||
+                           child(entry, "quantization").is_object() ||
+                           word(child(entry, "producer"), "name") == "modelopt";
+  if (!is_modelopt) return {};
+  const Json& words = child(entry, "quantization").is_object() ? child(entry, "quantization") : entry;
+  const auto algorithm = [&](const Json& json) {
+    std::string text = word(json, "quant_algo");
+    for (char& c : text) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+    return text;
+  };
+  const std::string single = algorithm(words);
+  if (single != "MIXED_PRECISION")
+    return single.empty() || vllm_loads(single, false) ? "" : without_signs(single);
+  const Json& layers = child(words, "quantized_layers");
+  for (auto layer = layers.begin(); layers.is_object() && layer != layers.end(); ++layer) {
+    const std::string one = algorithm(*layer);
+    if (!one.empty() && !vllm_loads(one, true)) return without_signs(one);
+  }
+  return {};
 }
 
 std::string size_of(uint64_t bytes) {
@@ -145,12 +200,17 @@ model = AutoModelForCausalLM.from_pretrained("PATH", dtype="auto")
 ```
 )";
 
-void add_loading(const std::string& method, std::ostream& to) {
+void add_loading(const std::string& method, const std::string& unloaded, std::ostream& to) {
   to << "## Loading\n";
   if (method == "twofour") {
     to << kLoadLayout;
   } else if (method.empty()) {
     to << kLoadFloats;
+  } else if (!unloaded.empty()) {
+    to << "No import of twofour is needed, but vLLM has no loader of " << unloaded
+       << ". Take an engine that has one, or `twofour convert PATH OUT --to bf16`, which writes a checkpoint "
+          "that "
+          "vLLM loads.\n";
   } else {
     to << "No import of twofour is needed. Engines that read `quant_method` `" << method
        << "` load it, vLLM among them:\n\n```sh\nvllm serve PATH\n```\n";
@@ -228,7 +288,7 @@ std::string expected_readme(const Checkpoint& artifact, const Manifest& manifest
   text << "`twofour.json` has the recipe, and the hashes of the source and of every tensor and file; "
           "`copied` in "
           "it lists tensors that were not made anew. Below, PATH is this directory.\n\n";
-  add_loading(stated_method(artifact), text);
+  add_loading(stated_method(artifact), not_loaded(artifact), text);
   add_proof(manifest.recipe, text);
   add_figures(modules, text);
   return text.str();

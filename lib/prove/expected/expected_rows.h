@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "lib/write/view/quantized_view.h"
 
 namespace twofour {

@@ -15,7 +15,7 @@
 #include "formats/half.h"
 #include "formats/layouts/layout_ops.h"
 #include "formats/layouts/layouts.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {
@@ -352,7 +352,7 @@ void dequantize_groups(std::span<const DenseGroup> groups, double global_scale, 
 
 std::vector<float> derive_weights(const Checkpoint& source, WeightReader& reader, const Linear& m, int64_t e,
                                   int64_t n0, int64_t n1) {
-  if (m.format == WeightFormat::kInt4) return derive_int4(source, m, n0, n1);
+  if (m.format->integers) return derive_int4(source, m, n0, n1);
   const StoredRows stored = reader.read_stored(m, e, n0, n1);
   const DType type = source.tensors()[m.weight].dtype;
   std::vector<float> weights(static_cast<size_t>((n1 - n0) * m.k));
@@ -372,8 +372,7 @@ std::vector<float> derive_weights(const Checkpoint& source, WeightReader& reader
     return weights;
   }
   const std::vector<float> scales = decode_scales(source, m, stored.scales);
-  float global = 1;
-  if (m.format->global_scale) global = read_multiplier(source, m, e);
+  const float global = m.format->global_scale ? read_multiplier(source, m, e) : 1.0f;
   const int64_t across = (m.k + m.scale_cols - 1) / m.scale_cols, first = n0 / m.scale_rows;
   bool has_nan = false;
 #pragma omp parallel for schedule(static) reduction(|| : has_nan)
@@ -381,10 +380,11 @@ std::vector<float> derive_weights(const Checkpoint& source, WeightReader& reader
     for (int64_t k = 0; k < m.k; ++k) {
       const auto i = static_cast<size_t>((n - n0) * m.k + k);
       const float scale = scales[static_cast<size_t>((n / m.scale_rows - first) * across + k / m.scale_cols)];
-      if (m.format == WeightFormat::kFp8) {
-        weights[i] = e4m3_to_float(stored.weights[i]) * scale;
-        has_nan = has_nan || e4m3_is_nan(stored.weights[i]);
-      } else if (m.format == WeightFormat::kMxfp6) {
+      if (m.format->tiles) {
+        const float number = m.format->value_of(stored.weights[i]);
+        weights[i] = number * scale;
+        has_nan = has_nan || std::isnan(number);
+      } else if (m.format->sixes) {
         weights[i] = e2m3_at(stored.weights, i) * scale;
       } else {
         weights[i] = e2m1_to_float(stored.weights[i / 2] >> 4 * (i % 2) & 15u) * scale * global;

@@ -4,7 +4,7 @@
 
 #include "formats/atom.h"
 #include "lib/source/checkpoint/checkpoint.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "lib/write/methods/layout_matrix.h"
 
 namespace twofour {

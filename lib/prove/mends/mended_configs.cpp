@@ -1,5 +1,5 @@
 #include "lib/prove/mends/prove_repair.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 

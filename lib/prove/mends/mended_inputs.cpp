@@ -8,8 +8,8 @@
 #include "formats/json/access.h"
 #include "formats/naming.h"
 #include "lib/prove/mends/mended_state.h"
-#include "lib/source/checkpoint/configured_quantization.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/configured_quantization.h"
+#include "lib/source/config/quantization_config.h"
 
 namespace twofour {
 namespace {

@@ -14,8 +14,8 @@
 #include "lib/base/threads/parallel.h"
 #include "lib/prove/origins/configured_formats.h"
 #include "lib/recipe/artifact/manifest.h"
-#include "lib/source/checkpoint/index_file.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/checkpoint/checkpoint.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {

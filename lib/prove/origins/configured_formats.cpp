@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 
 namespace twofour {
 

@@ -4,7 +4,9 @@
 #include <limits>
 
 #include "formats/naming.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/base/findings/problems.h"
+#include "lib/source/linears/linears.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {
@@ -26,6 +28,30 @@ int64_t number_before_dot(std::string_view text) {
   return std::stoll(std::string(text.substr(0, dot)));
 }
 
+/// The modules that a tensor may belong to, by its name: X for "X.input_scale" and, with stacks, "X_scales".
+std::vector<std::string> homes_of(const std::string& name) {
+  std::vector<std::string> homes{name};
+  const size_t dot = name.rfind('.');
+  for (size_t at = name.rfind('_'); at != name.npos && dot != name.npos && at > dot;
+       at = name.rfind('_', at - 1))
+    homes.push_back(name.substr(0, at));
+  homes.push_back(without_last_part(name));
+  return homes;
+}
+
+/// The names of the tensors with codes or values, by module.
+std::map<std::string, std::string> weights_of(const Checkpoint& c) {
+  std::map<std::string, std::string> weights;
+  Problems ignored;
+  for (const Linear& m : find_weight_modules(c, ignored)) weights[m.name] = c.tensors()[m.weight].name;
+  for (const TensorInfo& t : c.tensors()) {
+    for (const std::string_view end : {".weight", ".weight_packed", ".qweight"}) {
+      if (t.name.ends_with(end)) weights.emplace(t.name.substr(0, t.name.size() - end.size()), t.name);
+    }
+  }
+  return weights;
+}
+
 bool contains_any(std::string_view text, std::initializer_list<std::string_view> parts) {
   return std::any_of(parts.begin(), parts.end(), [&](auto p) { return text.find(p) != text.npos; });
 }
@@ -39,11 +65,11 @@ EditOrigins::EditOrigins(const Edit& edit, const Checkpoint& base, const Checkpo
   }
   if (donor == nullptr) return;
   if (layers_of(*donor) != std::numeric_limits<int64_t>::max()) donor_layers_ = layers_of(*donor);
-  for (const TensorInfo& t : donor->tensors()) {
-    taken_.push_back(matches(t.name, donor_layers_));
-    if (taken_.back()) taken_modules_.push_back(without_last_part(t.name));
+  for (const TensorInfo& t : donor->tensors()) taken_.push_back(matches(t.name, donor_layers_));
+  for (const auto& [module, weight] : weights_of(*donor)) {
+    if (taken_[*donor->find(weight)]) taken_modules_.insert(module);
   }
-  std::sort(taken_modules_.begin(), taken_modules_.end());
+  base_weights_ = weights_of(base);
 }
 
 /// A pattern may match the tensor's module, the tensor itself or, for a KV scale, the projection beside it.
@@ -66,14 +92,27 @@ bool EditOrigins::matches(std::string_view tensor, int64_t layers) const {
   return false;
 }
 
+/// True if a graft takes the tensor of this name, or the weight of the module that it belongs to.
+bool EditOrigins::is_replaced(const std::string& name) const {
+  const auto in_donor = donor_->find(name);
+  if (in_donor && taken_[*in_donor]) return true;
+  const std::vector<std::string> homes = homes_of(name);
+  return std::any_of(homes.begin(), homes.end(), [&](auto& home) { return taken_modules_.contains(home); });
+}
+
 bool EditOrigins::stays(const Checkpoint& source, size_t tensor) const {
   const std::string& name = source.tensors()[tensor].name;
   if (&source == donor_) return taken_[tensor];
   if (edit_.kind == Edit::Kind::kDropModules) return !matches(name, base_layers_);
   if (edit_.kind == Edit::Kind::kGraft) {
-    const auto in_donor = donor_->find(name);
-    return !matches(name, base_layers_) && !(in_donor && taken_[*in_donor]) &&
-           !std::binary_search(taken_modules_.begin(), taken_modules_.end(), without_last_part(name));
+    if (is_replaced(name)) return false;
+    if (!matches(name, base_layers_)) return true;
+    for (const std::string& home : homes_of(name)) {
+      const auto weight = base_weights_.find(home);
+      if (weight != base_weights_.end())  // what belongs to a weight goes with it
+        return !matches(weight->second, base_layers_) && !is_replaced(weight->second);
+    }
+    return false;
   }
   const std::string* block = block_at(name);
   if (block == nullptr || !name.starts_with(*block + ".")) return true;

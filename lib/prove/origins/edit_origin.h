@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,6 +37,7 @@ class EditOrigins {
 
  private:
   bool matches(std::string_view tensor, int64_t layers) const;
+  bool is_replaced(const std::string& name) const;
   std::optional<TensorOrigin> of_experts(const std::string& name) const;
   const std::string* block_at(const std::string& name) const;
   int64_t experts_of(const std::string& block) const;
@@ -46,7 +49,8 @@ class EditOrigins {
   std::vector<std::optional<NamePattern>> patterns_;  ///< one for each pattern of the edit; empty if the
                                                       ///< pattern is a role
   std::vector<bool> taken_;                           ///< for each tensor of the donor, whether it was taken
-  std::vector<std::string> taken_modules_;            ///< sorted
+  std::set<std::string> taken_modules_;               ///< those of the donor whose weights were taken
+  std::map<std::string, std::string> base_weights_;   ///< names of the base's weights, by module
 };
 
 }  // namespace twofour

@@ -17,7 +17,8 @@ constexpr std::array kWords{"pre_quant", "prequant",    "prescale",       "smoot
                             "lora_a",    "lora_b",      "lora_magnitude", "zero_point", "qzeros",
                             "g_idx",     "comfy_quant", "quant_metadata", "scaled_fp8", "input_scale_2"};
 /// Settings that change what codes mean.
-constexpr std::array kSettings{"pre_quant", "transform", "rotat", "hadamard", "smooth", "svd", "lora"};
+constexpr std::array kSettings{"pre_quant", "transform", "rotat",  "hadamard", "smooth", "svd",
+                               "lora",      "swizzl",    "marlin", "_layout",  "nibble"};
 
 size_t find_word(std::string_view name) {
   for (const std::string_view word : kWords) {
@@ -91,7 +92,7 @@ class Search {
 };
 
 bool is_empty(const Json& value) {
-  return value.is_null() || value == Json(false) || value == Json("") ||
+  return value.is_null() || value == Json(false) || value == Json("") || value == Json("linear") ||
          ((value.is_object() || value.is_array()) && value.size() == 0);
 }
 

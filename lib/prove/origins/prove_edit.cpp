@@ -14,11 +14,12 @@
 #include "lib/prove/origins/configured_formats.h"
 #include "lib/prove/origins/edit_origin.h"
 #include "lib/prove/origins/lost_terms.h"
+#include "lib/prove/origins/mixed_modules.h"
 #include "lib/prove/origins/switches.h"
 #include "lib/recipe/artifact/manifest.h"
-#include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/model_config.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/model_config.h"
+#include "lib/source/config/quantization_config.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {
@@ -365,6 +366,8 @@ EditProof prove_edit(const Checkpoint& artifact, const Edit& edit, const Checkpo
     const auto stays = [&](const Checkpoint& source, size_t tensor) { return origins.stays(source, tensor); };
     for (LostTerm& term : find_lost_terms(artifact, base, *donor, stays))
       differ(proof, "weight-term", std::move(term.where), std::move(term.problem));
+    for (Finding& mixed : find_mixed_modules(artifact, origins, base, *donor))
+      proof.differences.push_back(std::move(mixed));
   }
   if (edit.kind == Edit::Kind::kGraft) check_noted_base(artifact, base, proof);
   if (is_graft_undone(artifact, edit, base, proof)) return proof;

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "formats/families/family_rows.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {

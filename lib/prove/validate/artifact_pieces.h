@@ -47,7 +47,7 @@ class ArtifactRows {
   const Checkpoint& artifact_;
   const ArtifactMatrix& matrix_;
   std::vector<float> global_scales_;
-  double global_scale_ = 0;  ///< of the expert that is loaded
+  double global_scale_ = 0;  ///< global scale of the loaded expert
   std::vector<DenseGroup> groups_;
 };
 

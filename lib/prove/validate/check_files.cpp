@@ -9,9 +9,9 @@
 #include "lib/base/io/file.h"
 #include "lib/prove/expected/expected_readme.h"
 #include "lib/recipe/artifact/layout_names.h"
-#include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 #include "lib/source/dialects/loader_lookup.h"
+#include "lib/source/linears/linears.h"
 #include "lib/write/output/manifest_writer.h"
 #include "lib/write/plan/config_texts.h"
 

@@ -10,7 +10,7 @@
 #include "lib/recipe/artifact/layout_names.h"
 #include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/recipe/selection/chooser.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {

@@ -13,7 +13,7 @@
 #include "lib/prove/validate/validate.h"
 #include "lib/recipe/artifact/manifest.h"
 #include "lib/source/checkpoint/checkpoint.h"
-#include "lib/source/checkpoint/matrices.h"
+#include "lib/source/linears/matrices.h"
 #include "lib/write/plan/plan.h"
 #include "lib/write/view/substituted_tensors.h"
 

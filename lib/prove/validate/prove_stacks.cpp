@@ -8,7 +8,7 @@
 #include "lib/base/threads/interrupt.h"
 #include "lib/prove/expected/rederive.h"
 #include "lib/prove/validate/proof.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 #include "lib/write/methods/stacked_experts.h"
 
 namespace twofour {

@@ -329,7 +329,7 @@ ValidateReport check_by_source(const fs::path& path, const fs::path& source_path
   }
   const Checkpoint original =
       open_source(source_path, ReadPath::kReference, {}, options.io, manifest.recipe.zero_points);
-  // What recovery tuned is derived as it was before, and everything else with it.
+  // All tensors are derived as they were before recovery tuned some of them.
   const auto before = check_recovered(artifact, original, manifest, report);
   const auto open_derived = [&] {
     Checkpoint stored = Checkpoint::open(path, options.io);

@@ -103,8 +103,7 @@ struct ValidateReport {
   uint64_t recovered = 0;           ///< tensors that recovery tuned; their hash was compared, and what they
                                     ///< were tuned from was derived again
   bool without_statistics = false;  ///< the artifact is solved, but no row was solved again
-  std::vector<ProvenMend>
-      mends;  ///< of a repaired artifact, if a source is given; proven without differences
+  std::vector<ProvenMend> mends;    ///< proven mends of a repaired artifact, if a source is given
   double seconds = 0;
 };
 

@@ -10,7 +10,7 @@
 #include "formats/module_names.h"
 #include "formats/weight_format.h"
 #include "lib/base/names/pattern.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 
 namespace twofour {
 namespace {

@@ -19,19 +19,19 @@
 #include "lib/recipe/artifact/artifact_modules.h"
 #include "lib/recipe/artifact/reference_unpacker.h"
 #include "lib/recipe/artifact/unpack.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 
 namespace twofour {
 namespace {
 
-/// The checkpoint that an artifact in a layout was made from, as far as the artifact records it.
-/// open_source() returns it as a Checkpoint.
+/// The source of an artifact in a layout, rebuilt from the artifact's records. open_source() returns it as a
+/// Checkpoint.
 class ArtifactView : public TensorSource {
  public:
   struct Tensor {
     TensorInfo info;
     uint32_t shard;  ///< the artifact's shard with most of the bytes
-    // `kind` tells which of these two is set.
+    // `kind` decides which of these two is set.
     size_t stored;  ///< if copied, the artifact's tensor
     size_t module;  ///< if unpacked, in ArtifactModules::modules
     enum class Kind { kStored, kCodes, kBlockScales, kGlobalScale } kind;

@@ -8,9 +8,9 @@
 #include "formats/families/family.h"
 #include "formats/module_parts.h"
 #include "formats/naming.h"
-#include "lib/source/checkpoint/config_terms.h"
-#include "lib/source/checkpoint/model_config.h"
-#include "lib/source/checkpoint/weight_terms.h"
+#include "lib/source/config/config_terms.h"
+#include "lib/source/config/model_config.h"
+#include "lib/source/linears/weight_terms.h"
 
 namespace twofour {
 namespace {

@@ -34,7 +34,7 @@ struct FormatChoice {
 struct FormatCurve {
   struct Step {
     size_t unit, option;
-    uint64_t cost;  ///< of the whole choice after the step
+    uint64_t cost;  ///< cost of the whole choice after the step
     double loss;
     double saved;  ///< loss that the step saves per cost
   };

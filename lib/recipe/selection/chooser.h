@@ -15,7 +15,7 @@ class Chooser {
   /// `layers` is the number of layers of the model, on which roles depend. The selection must outlive the
   /// chooser.
   Chooser(const Selection& selection, int64_t layers);
-  /// True if the selection chooses a module. `is_default` tells whether the module is in the method's default
+  /// True if the selection chooses a module. `is_default` is true if the module is in the method's default
   /// set.
   bool chooses(std::string_view module, bool is_default);
   /// True if a name or role adds a module outside the default set.

@@ -11,7 +11,7 @@
 
 #include "formats/error.h"
 #include "formats/naming.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {
@@ -68,7 +68,7 @@ class InputScaleChooser {
       : source_(source), rule_(rule), problems_(problems), scales_(rule.modules.size()) {}
 
   std::vector<ChosenInputScale> run() {
-    switch (rule_.words.kind()) {
+    switch (rule_.setting.kind()) {
       case Kind::kNone:
         if (!rule_.is_needed) return std::vector<ChosenInputScale>(scales_.size());
         throw Error(
@@ -76,7 +76,7 @@ class InputScaleChooser {
                         "found a request for none",
                         spelled(keys::kInputScale, "none", rule_.author)));
       case Kind::kConstant:
-        scales_.assign(scales_.size(), rule_.words.constant());
+        scales_.assign(scales_.size(), rule_.setting.constant());
         break;
       case Kind::kGiven:
         take_given();
@@ -88,7 +88,7 @@ class InputScaleChooser {
         break;
       case Kind::kFile:
         throw Error(fmt::format("{}: expected {}, found '{}'", spelled(keys::kInputScale, rule_.author),
-                                InputScale::expected(""), rule_.words.text()));
+                                InputScale::expected(""), rule_.setting.text()));
     }
     share(fused_name);
     if (rule_.one_a_layer) share(projection_of);
@@ -123,7 +123,7 @@ class InputScaleChooser {
     for (size_t i = 0; i < scales_.size(); ++i)
       scales_[i] = existing_scale(source_, rule_.modules[i], problems_);
     existing_ = scales_;
-    if (rule_.words.kind() == Kind::kNeighbours || (rule_.words.empty() && rule_.is_needed))
+    if (rule_.setting.kind() == Kind::kNeighbours || (rule_.setting.empty() && rule_.is_needed))
       take_neighbours();
   }
 
@@ -134,7 +134,7 @@ class InputScaleChooser {
       if (scales_[i] > 0 || !rule_.modules[i].is_written) continue;
       scales_[i] = most.at(projection_of(name));
       if (scales_[i] > 0) continue;
-      if (rule_.words.empty()) {
+      if (rule_.setting.empty()) {
         scales_[i] = 1;
         continue;
       }

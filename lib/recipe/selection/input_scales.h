@@ -7,7 +7,7 @@
 #include "lib/base/findings/problems.h"
 #include "lib/recipe/artifact/recipe.h"
 #include "lib/source/checkpoint/checkpoint.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 
@@ -20,7 +20,7 @@ struct InputScaleRule {
     int64_t expert = 0;       ///< position in a stack
     bool is_written = false;  ///< by this rule, in NVFP4; otherwise the module is only a neighbour
   };
-  InputScale words = {};  ///< the value of Rule::input_scale
+  InputScale setting = {};  ///< the value of Rule::input_scale
   Author author = Author::kPrompt;
   bool one_a_layer = false;
   bool is_needed = false;        ///< loaders of the dialect need input scales

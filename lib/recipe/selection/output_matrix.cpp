@@ -12,9 +12,9 @@
 #include "lib/base/names/natural.h"
 #include "lib/recipe/selection/chooser.h"
 #include "lib/recipe/settings/rule.h"
-#include "lib/source/checkpoint/expert_stacks.h"
-#include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
+#include "lib/source/linears/expert_stacks.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {

@@ -48,7 +48,7 @@ struct ExpertsLeft {
 };
 
 /// Adds a warning for blocks of routed experts if no rule takes any of their modules, although other modules
-/// were converted. `is_taken` tells whether a rule takes a tensor.
+/// were converted. `is_taken` returns true if a rule takes a tensor.
 void warn_of_experts_left(const Checkpoint& checkpoint, const std::function<bool(size_t)>& is_taken,
                           ExpertsLeft which, Findings& findings);
 

@@ -23,7 +23,7 @@ struct Recovery {
   /// The bytes of tensors, by name.
   using Values = std::map<std::string, std::vector<uint8_t>>;
 
-  int64_t passes = 0;                ///< passes over the windows that were asked for
+  int64_t passes = 0;                ///< requested passes over the windows
   int64_t kept = 0;                  ///< the pass with the least loss on held-out windows; 0: nothing changed
   int64_t tokens = 0, held_out = 0;  ///< tokens that were learned from, and held-out tokens
   double before = 0, after = 0;      ///< mean KL(source || artifact) of held-out tokens, in nats

@@ -5,7 +5,7 @@
 #include "lib/base/findings/problems.h"
 #include "lib/recipe/statistics/statistics.h"
 #include "lib/source/checkpoint/checkpoint.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 

@@ -16,7 +16,7 @@
 #include "lib/base/findings/problems.h"
 #include "lib/base/io/file.h"
 #include "lib/recipe/statistics/statistics.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {
@@ -227,23 +227,93 @@ std::vector<std::pair<std::string, int64_t>> linears_of(const Checkpoint& c) {
   return all;
 }
 
+/// The linears that each tensor of the matrix serves, by the tensor's name without its suffix.
+using Served = std::map<std::string, std::vector<ServedLinear>>;
+
+constexpr std::string_view kSumsSuffix = ".weight.in_sum2";
+
+Served served_linears(const std::map<std::string, GgufTensor>& tensors, const Checkpoint& checkpoint) {
+  Served served;
+  for (const auto& [name, k] : linears_of(checkpoint)) {
+    const auto [ggml, expert] = ggml_name(name);
+    if (ggml.empty() || !tensors.contains(ggml + std::string(kSumsSuffix))) continue;
+    served[ggml].push_back({name, k, std::max<int64_t>(expert, 0)});
+  }
+  return served;
+}
+
+/// The sums of one linear and the number of its tokens.
+struct LinearSums {
+  std::vector<float> squares;
+  int64_t count;
+};
+
+/// Takes a linear's row of the sums `all` [E, K] and of the counts `tokens` [E] of the tensor `at`.
+LinearSums take_sums(const GgufReader& reader, const std::string& at, const GgufTensor& sums,
+                     const std::vector<float>& all, const std::vector<float>& tokens, const ServedLinear& m) {
+  const auto k = static_cast<uint64_t>(m.k), row = static_cast<uint64_t>(m.row);
+  if (sums.extents.empty() || sums.extents[0] != k || sums.count / k != tokens.size() ||
+      row >= tokens.size()) {
+    reader.fail(
+        fmt::format("{}.in_sum2: expected {} inputs for each of the experts that .counts has (as in {}), "
+                    "found {} of {}",
+                    at, k, m.name, sums.extents.empty() ? 0 : sums.extents[0], sums.count));
+  }
+  std::vector<float> own(all.begin() + static_cast<ptrdiff_t>(row * k),
+                         all.begin() + static_cast<ptrdiff_t>((row + 1) * k));
+  const auto bad = std::find_if(own.begin(), own.end(), [](float x) { return !std::isfinite(x) || x < 0; });
+  if (bad != own.end())
+    reader.fail(fmt::format("{}.in_sum2: expected sums of squares, found {} at input {}", at, *bad,
+                            bad - own.begin()));
+  const double count = tokens[row];
+  if (!(count >= 0) || count > 0x1p53 || count != std::floor(count))
+    reader.fail(fmt::format("{}.counts: expected a count of tokens, found {}", at, count));
+  return {std::move(own), static_cast<int64_t>(count)};
+}
+
+/// Writes the statistics file of the linears in `sums_of`. `text` is the name of the imported file.
+void write_sums(const std::filesystem::path& path, const std::map<std::string, LinearSums>& sums_of,
+                const std::string& text) {
+  std::vector<TensorInfo> infos;
+  std::map<std::string, int64_t> k_of;
+  int64_t most = 0;
+  for (const auto& [name, sums] : sums_of) {
+    k_of[name] = static_cast<int64_t>(sums.squares.size());
+    most = std::max(most, sums.count);
+    infos.push_back({name + ".sum_squares", DType::kF32, {k_of[name]}, 0, 0});
+    infos.push_back({name + ".count", DType::kI64, {}, 0, 0});
+  }
+  const uint64_t bytes = assign_offsets(infos);
+  const std::string header = format_safetensors_header(infos, {{"format", std::string(kStatisticsFormat)},
+                                                               {"structure", structure_of(k_of)},
+                                                               {"weights", ""},
+                                                               {"tokens", fmt::format("{}", most)},
+                                                               {"text", text},
+                                                               {"weighting", "plain"}});
+  AtomicFile out(path);
+  out.resize(header.size() + bytes);
+  for (const TensorInfo& t : infos) {
+    const LinearSums& sums = sums_of.at(std::string(module_of(t.name)));
+    const void* from = t.dtype == DType::kF32 ? static_cast<const void*>(sums.squares.data()) : &sums.count;
+    std::string stored(t.bytes(), '\0');
+    std::memcpy(stored.data(), from, stored.size());
+    out.write(header.size() + t.begin, stored);
+  }
+  // The header is written last, so that no file of a killed run looks complete.
+  out.write(0, header);
+  out.flush();
+  out.commit();
+}
+
 }  // namespace
 
 ImportedMatrix import_imatrix(const std::filesystem::path& path, const Checkpoint& checkpoint,
                               const std::filesystem::path& out_path) {
   GgufReader reader(path);
   const std::map<std::string, GgufTensor> tensors = reader.read_tensors();
-  std::map<std::string, std::vector<ServedLinear>> by_tensor;
-  for (const auto& [name, k] : linears_of(checkpoint)) {
-    const auto [ggml, expert] = ggml_name(name);
-    const auto sums = tensors.find(ggml + ".weight.in_sum2");
-    if (ggml.empty() || sums == tensors.end()) continue;
-    by_tensor[ggml].push_back({name, k, std::max<int64_t>(expert, 0)});
-  }
+  const Served by_tensor = served_linears(tensors, checkpoint);
   ImportedMatrix found;
-  std::map<std::string, std::vector<float>> sums_of;
-  std::map<std::string, int64_t> counts_of, k_of;
-  double most = 0;
+  std::map<std::string, LinearSums> sums_of;
   for (const auto& [ggml, served] : by_tensor) {
     const std::string at = ggml + ".weight";
     const GgufTensor& sums = tensors.at(at + ".in_sum2");
@@ -252,76 +322,20 @@ ImportedMatrix import_imatrix(const std::filesystem::path& path, const Checkpoin
       reader.fail(fmt::format("{}.counts: expected it beside .in_sum2, found none", at));
     const std::vector<float> all = reader.values(sums), tokens = reader.values(counts->second);
     for (const ServedLinear& m : served) {
-      const auto k = static_cast<uint64_t>(m.k), row = static_cast<uint64_t>(m.row);
-      if (sums.extents.empty() || sums.extents[0] != k || sums.count / k != tokens.size() ||
-          row >= tokens.size()) {
-        reader.fail(
-            fmt::format("{}.in_sum2: expected {} inputs for each of the experts that .counts has (as in {}), "
-                        "found {} of {}",
-                        at, k, m.name, sums.extents.empty() ? 0 : sums.extents[0], sums.count));
-      }
-      std::vector<float> own(all.begin() + static_cast<ptrdiff_t>(row * k),
-                             all.begin() + static_cast<ptrdiff_t>((row + 1) * k));
-      const auto bad =
-          std::find_if(own.begin(), own.end(), [](float x) { return !std::isfinite(x) || x < 0; });
-      if (bad != own.end())
-        reader.fail(fmt::format("{}.in_sum2: expected sums of squares, found {} at input {}", at, *bad,
-                                bad - own.begin()));
-      const double count = tokens[row];
-      if (!(count >= 0) || count > 0x1p53 || count != std::floor(count))
-        reader.fail(fmt::format("{}.counts: expected a count of tokens, found {}", at, count));
-      most = std::max(most, count);
-      found.empty += count == 0;
+      LinearSums own = take_sums(reader, at, sums, all, tokens, m);
+      found.empty += own.count == 0;
       sums_of[m.name] = std::move(own);
-      counts_of[m.name] = static_cast<int64_t>(count);
-      k_of[m.name] = m.k;
     }
   }
   found.entries = sums_of.size();
   for (const auto& [name, t] : tensors) {
-    const std::string_view suffix = ".weight.in_sum2";
     found.unknown +=
-        name.ends_with(suffix) && !by_tensor.contains(name.substr(0, name.size() - suffix.size()));
+        name.ends_with(kSumsSuffix) && !by_tensor.contains(name.substr(0, name.size() - kSumsSuffix.size()));
   }
   if (found.entries == 0)
     reader.fail(fmt::format("expected tensors of linears of {}, found none among {}",
                             checkpoint.path().string(), tensors.size()));
-  std::vector<TensorInfo> infos;
-  for (const auto& [name, sums] : sums_of) {
-    infos.push_back({name + ".sum_squares", DType::kF32, {static_cast<int64_t>(sums.size())}, 0, 0});
-    infos.push_back({name + ".count", DType::kI64, {}, 0, 0});
-  }
-  for (TensorInfo& t : infos) t.end = tensor_bytes(t.name, t.dtype, t.shape);
-  std::sort(infos.begin(), infos.end(), [](const TensorInfo& a, const TensorInfo& b) {
-    return std::tie(a.dtype, a.name) < std::tie(b.dtype, b.name);
-  });
-  assign_offsets(infos);
-  const std::string header =
-      format_safetensors_header(infos, {{"format", std::string(kStatisticsFormat)},
-                                        {"structure", structure_of(k_of)},
-                                        {"weights", ""},
-                                        {"tokens", fmt::format("{}", static_cast<int64_t>(most))},
-                                        {"text", path.filename().string()},
-                                        {"weighting", "plain"}});
-  AtomicFile out(out_path);
-  out.resize(header.size() + infos.back().end);
-  for (const TensorInfo& t : infos) {
-    const std::string name(module_of(t.name));
-    const auto put = [&](const void* from, size_t bytes) {
-      std::string text(bytes, '\0');
-      std::memcpy(text.data(), from, bytes);
-      out.write(header.size() + t.begin, text);
-    };
-    if (t.dtype == DType::kF32) {
-      put(sums_of.at(name).data(), sums_of.at(name).size() * sizeof(float));
-    } else {
-      put(&counts_of.at(name), sizeof(int64_t));
-    }
-  }
-  // The header is written last, so that no file of a killed run looks complete.
-  out.write(0, header);
-  out.flush();
-  out.commit();
+  write_sums(out_path, sums_of, path.filename().string());
   return found;
 }
 

@@ -15,7 +15,7 @@ namespace twofour {
 /// 0.2.0 or earlier.
 enum class SolveBy { kJoint, kGptq, kWanda, kRtn, kMagnitude, kSparseGpt };
 
-/// The settings of a rule that say how statistics choose weights. Settings that are not given mean what they
+/// The settings of a rule for choosing weights by statistics. Settings that are not given mean what they
 /// meant in 0.2.0: no shrink, scales searched to 2 codes above, and damped weights of squares.
 struct SolvingSettings {
   std::optional<SolveBy> by = {};        ///< without it, the best method that the file permits

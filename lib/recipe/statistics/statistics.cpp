@@ -138,6 +138,10 @@ std::string Statistics::where(size_t tensor) const {
   return fmt::format("{}: {}", path().string(), tensors()[tensor].name);
 }
 
+void Statistics::refuse(size_t tensor, std::string_view expected) const {
+  throw Error(fmt::format("{}: expected {}, found {}", where(tensor), expected, describe(tensors()[tensor])));
+}
+
 template <class T>
 T Statistics::read_number(const TensorInfo& t) const {
   std::array<uint8_t, sizeof(T)> bytes{};
@@ -167,9 +171,69 @@ void Statistics::read_groups() {
   }
 }
 
+/// An entry as its tensors are read.
+struct Statistics::EntryTensors {
+  StatisticsEntry entry;
+  int kinds = 0, counts = 0;  ///< tensors of sums, and of counts
+};
+
+bool Statistics::read_apart(size_t tensor, std::string_view linear, std::string_view leaf, bool is_heldout) {
+  const TensorInfo& t = tensors()[tensor];
+  const auto wrong = [&](std::string_view expected) { refuse(tensor, expected); };
+  if (leaf == kTargetOffset) {
+    if (is_heldout) wrong("a target among the statistics that are solved by");
+    if (t.shape.size() != 2) wrong("[N, K]");
+    target_offsets_[std::string(linear)] = tensor;
+  } else if (leaf == kFisherRows) {
+    if (is_heldout) wrong("gradients among the statistics that are solved by");
+    if (t.shape.size() != 1) wrong("[N]");
+  }
+  return leaf == kSaliency || leaf == kTargetOffset || leaf == kFisherRows;
+}
+
+void Statistics::read_tensor(size_t tensor, std::string_view leaf, EntryTensors& to) const {
+  const TensorInfo& t = tensors()[tensor];
+  StatisticsEntry& e = to.entry;
+  const auto set_order = [&](int64_t k, std::string_view expected) {
+    if (k <= 0) refuse(tensor, expected);
+    if (e.k != 0 && e.k != k) refuse(tensor, fmt::format("K of {} as in its other tensors", e.k));
+    e.k = k;
+  };
+  const auto set_kind = [&](StatisticsKind kind) {
+    e.kind = kind;
+    e.sums = tensor;
+    ++to.kinds;
+  };
+  if (leaf == ".hessian") {
+    set_order(order_of(t.shape), "[K, K] or [K (K + 1) / 2]");
+    set_kind(StatisticsKind::kFull);
+  } else if (leaf == ".hessian_blocks") {
+    set_order(order_of_blocks(t.shape), "[K / B, B, B]");
+    e.block = t.shape[1];
+    set_kind(StatisticsKind::kBlocks);
+  } else if (leaf == ".sum_squares") {
+    set_order(t.shape.size() == 1 ? t.shape[0] : 0, "[K]");
+    set_kind(StatisticsKind::kDiagonal);
+  } else if (leaf == ".fisher_hessian") {
+    set_order(std::max(order_of(t.shape), order_of_blocks(t.shape)),
+              "[K, K], [K (K + 1) / 2] or [K / B, B, B]");
+    e.fisher = tensor;
+  } else if (t.bytes() != static_cast<uint64_t>(dtype_bits(t.dtype)) / 8) {
+    refuse(tensor, "one number");
+  } else if (leaf != ".count") {
+    const double number = leaf == ".amax" ? double{read_number<float>(t)} : read_number<double>(t);
+    if (!std::isfinite(number) || number < 0)
+      throw Error(fmt::format("{}: expected a finite number from 0, found {}", where(tensor), number));
+  } else {
+    e.count = read_number<int64_t>(t);
+    if (e.count < 0)
+      throw Error(fmt::format("{}: expected a number of tokens, found {}", where(tensor), e.count));
+    ++to.counts;
+  }
+}
+
 std::vector<StatisticsEntry> Statistics::read_entries(std::string_view prefix) {
-  std::map<std::string, StatisticsEntry> found;
-  std::map<std::string, int> kinds, counts;
+  std::map<std::string, EntryTensors> found;
   for (size_t i = 0; i < tensors().size(); ++i) {
     const TensorInfo& t = tensors()[i];
     const bool is_heldout = t.name.starts_with(kHeldout);
@@ -185,71 +249,21 @@ std::vector<StatisticsEntry> Statistics::read_entries(std::string_view prefix) {
                       "lib/recipe/statistics/README.md lists",
                       where(i)));
     }
-    const auto wrong = [&](std::string_view expected) {
-      throw Error(fmt::format("{}: expected {}, found {}", where(i), expected, describe(t)));
-    };
-    if (t.dtype != known->dtype) wrong(dtype_name(known->dtype));
-    if (leaf == kSaliency) continue;
-    if (leaf == kTargetOffset) {
-      if (is_heldout) wrong("a target among the statistics that are solved by");
-      if (t.shape.size() != 2) wrong("[N, K]");
-      target_offsets_[std::string(name.substr(0, dot))] = i;
-      continue;
-    }
-    if (leaf == kFisherRows) {
-      if (is_heldout) wrong("gradients among the statistics that are solved by");
-      if (t.shape.size() != 1) wrong("[N]");
-      continue;
-    }
-    StatisticsEntry& e = found[std::string(name.substr(0, dot))];
-    const auto set_order = [&](int64_t k, std::string_view expected) {
-      if (k <= 0) wrong(expected);
-      if (e.k != 0 && e.k != k) wrong(fmt::format("K of {} as in its other tensors", e.k));
-      e.k = k;
-    };
-    const auto set_kind = [&](StatisticsKind kind) {
-      e.kind = kind;
-      e.sums = i;
-      ++kinds[std::string(name.substr(0, dot))];
-    };
-    if (leaf == ".hessian") {
-      set_order(order_of(t.shape), "[K, K] or [K (K + 1) / 2]");
-      set_kind(StatisticsKind::kFull);
-    } else if (leaf == ".hessian_blocks") {
-      set_order(order_of_blocks(t.shape), "[K / B, B, B]");
-      e.block = t.shape[1];
-      set_kind(StatisticsKind::kBlocks);
-    } else if (leaf == ".sum_squares") {
-      set_order(t.shape.size() == 1 ? t.shape[0] : 0, "[K]");
-      set_kind(StatisticsKind::kDiagonal);
-    } else if (leaf == ".fisher_hessian") {
-      set_order(std::max(order_of(t.shape), order_of_blocks(t.shape)),
-                "[K, K], [K (K + 1) / 2] or [K / B, B, B]");
-      e.fisher = i;
-    } else if (t.bytes() != static_cast<uint64_t>(dtype_bits(t.dtype)) / 8) {
-      wrong("one number");
-    } else if (leaf != ".count") {
-      const double number = leaf == ".amax" ? double{read_number<float>(t)} : read_number<double>(t);
-      if (!std::isfinite(number) || number < 0)
-        throw Error(fmt::format("{}: expected a finite number from 0, found {}", where(i), number));
-    } else {
-      e.count = read_number<int64_t>(t);
-      if (e.count < 0)
-        throw Error(fmt::format("{}: expected a number of tokens, found {}", where(i), e.count));
-      ++counts[std::string(name.substr(0, dot))];
-    }
+    if (t.dtype != known->dtype) refuse(i, dtype_name(known->dtype));
+    const std::string_view linear = name.substr(0, dot);
+    if (!read_apart(i, linear, leaf, is_heldout)) read_tensor(i, leaf, found[std::string(linear)]);
   }
   std::vector<StatisticsEntry> entries;
-  for (auto& [name, e] : found) {
-    e.name = name;
-    if (kinds[name] != 1 || counts[name] != 1) {
+  for (auto& [name, read] : found) {
+    read.entry.name = name;
+    if (read.kinds != 1 || read.counts != 1) {
       throw Error(fmt::format(
           "{}: {}{}: expected one of hessian, hessian_blocks and sum_squares, and count, found {} and {}",
-          path().string(), prefix, name, kinds[name], counts[name]));
+          path().string(), prefix, name, read.kinds, read.counts));
     }
     const auto group = groups_.find(name);
-    e.members = group == groups_.end() ? std::vector<std::string>{name} : group->second;
-    entries.push_back(std::move(e));
+    read.entry.members = group == groups_.end() ? std::vector<std::string>{name} : group->second;
+    entries.push_back(std::move(read.entry));
   }
   if (prefix.empty()) {
     for (const auto& [name, members] : groups_) {

@@ -99,7 +99,12 @@ class Statistics {
   using Served = std::map<std::string, std::vector<size_t>, std::less<>>;
 
   static Statistics open(const std::filesystem::path& path, bool takes_unfinished);
+  struct EntryTensors;
   std::vector<StatisticsEntry> read_entries(std::string_view prefix);
+  /// Reads a tensor of a linear that is of no entry. False: an entry has it.
+  bool read_apart(size_t tensor, std::string_view linear, std::string_view leaf, bool is_heldout);
+  void read_tensor(size_t tensor, std::string_view leaf, EntryTensors& to) const;
+  [[noreturn]] void refuse(size_t tensor, std::string_view expected) const;
   void read_groups();
   template <class T>
   T read_number(const TensorInfo& t) const;

@@ -16,7 +16,7 @@ struct Heads {
   std::vector<float> gates = {};
 };
 
-/// Moves the gate behind each head's query to `gates`.
+/// Moves the gate after each head's query to `gates`.
 void split_gates(Heads& h, int64_t head_size) {
   const std::vector<float> both = std::move(h.q);
   h.q.resize(both.size() / 2), h.gates.resize(h.q.size());

@@ -133,8 +133,8 @@ class TwoHalvesBinder : LayerBinder {
   }
 };
 
-/// Throws Error if a stored head differs from the embedding to which it is tied, since loaders disagree on
-/// which of them counts.
+/// Throws Error if a stored head differs from the embedding to which it is tied. Some loaders use the head,
+/// others the embedding.
 void check_tied_head(DecoderState& s) {
   const ModelWeights& w = s.weights;
   const std::string& name = w.head_name();

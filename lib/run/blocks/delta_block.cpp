@@ -57,7 +57,7 @@ class DeltaBlock {
   }
 
   /// Computes what the tokens of one sequence read from its state, [count, value_heads, value_size]. `cache`
-  /// has the state of the tokens before, and receives the one behind them.
+  /// has the state of the tokens before, and receives the one after them.
   void run(const DeltaInputs& in, int64_t row, int64_t count, LayerCache& cache, float* out) const {
     const int64_t channels = d_.channels(), key_size = d_.key_size, gate = row * d_.value_heads;
     std::vector<float> mixed(at(count * channels)), decay(at(count * d_.value_heads)), beta(decay.size());

@@ -179,7 +179,7 @@ void run_experts(const DecoderState& s, const FeedForwardWeights& f, const Exper
       if (run.watcher != nullptr)
         run.watcher->see_expert(static_cast<int64_t>(used[first + i]),
                                 sum_of_norms(from, rows[used[first + i]], width));
-      // The weight comes behind down, as in transformers. DeepSeek multiplies down's input by it, which is
+      // The weight comes after down, as in transformers. DeepSeek multiplies down's input by it, which is
       // the same but for rounding, and would give down inputs that depend on the router.
       for (const Routed& row : rows[used[first + i]]) {
         float* to = out.data() + row.token * width;
@@ -199,7 +199,7 @@ void add_to_stream(const DecoderState& s, const FeedForwardWeights& f, std::vect
 }
 
 /// Adds what the experts contribute to `out` [m, H] for the layer's normalized input `x` [m, H]. Experts may
-/// have narrower inputs and outputs, with projections before and behind them.
+/// have narrower inputs and outputs, with projections before and after them.
 void add_experts(const DecoderState& s, const FeedForwardWeights& f, std::span<const SequencePart> batch,
                  const float* x, int64_t m, const HalfRun& run, std::vector<float>& out) {
   std::vector<float> in, added;

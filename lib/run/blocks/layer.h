@@ -13,7 +13,7 @@ namespace twofour {
 
 /// The state of one layer after the tokens of a sequence so far.
 struct LayerCache {
-  std::vector<float> keys, values;       ///< of a layer with attention
+  std::vector<float> keys, values;       ///< cache of a layer with attention
   std::vector<float> window, recurrent;  ///< the states of linear attention or Mamba-2, see DeltaShape
   /// The state of a layer with compressed entries, whose window is in `keys`: the entries, keys of the index,
   /// and the tokens that have no entry yet.
@@ -39,9 +39,9 @@ enum class LayerStage {
   kMixedHeads,
   kAttentionOutput,
   kFeedForwardInput,
-  kExpertInput,  ///< of experts whose inputs are projected
+  kExpertInput,  ///< input of experts whose inputs are projected
   kDown,
-  kExpertOutput  ///< of experts whose outputs are projected
+  kExpertOutput  ///< output of experts whose outputs are projected
 };
 enum class LayerHalf { kAttention, kFeedForward };
 LayerHalf half_of(LayerStage stage);

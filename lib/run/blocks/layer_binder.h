@@ -10,7 +10,7 @@ namespace twofour {
 /// Finds weights of one layer by the rows of the family.
 class LayerBinder {
  public:
-  /// `rows` is the part of the rows' names before a layer's own: "model.layers.#.".
+  /// `rows` is the beginning of the names of the layer's rows: "model.layers.#.".
   LayerBinder(DecoderState& state, const FamilySizes& sizes, int64_t layer, const char* rows);
 
  protected:
@@ -28,7 +28,7 @@ class LayerBinder {
   DecoderState& s_;
   const FamilySizes& sizes_;
   const int64_t layer_;
-  const std::string rows_, prefix_;  ///< of names of rows and of modules
+  const std::string rows_, prefix_;  ///< beginnings of the names of rows and of modules
 };
 
 }  // namespace twofour

@@ -75,7 +75,7 @@ struct FeedForwardWeights {
   ModelVector norm, norm_behind;
   MlpWeights mlp;  ///< the dense MLP or the shared expert
   ModelMatrix router, shared_gate;
-  ModelMatrix latent_in, latent_out;  ///< projections before and behind the experts
+  ModelMatrix latent_in, latent_out;  ///< projections before and after the experts
   ModelVector correction;
   std::optional<size_t> table;  ///< tensor [vocabulary, top_k] with the experts of each token
   std::vector<MlpWeights> experts;

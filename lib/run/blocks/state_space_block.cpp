@@ -47,7 +47,7 @@ class StateSpaceBlock {
   }
 
   /// Computes what the tokens of one sequence read from its state, [count, values]. `cache` has the state
-  /// before them, and receives the state behind them.
+  /// before them, and receives the state after them.
   void run(const StateSpaceInputs& in, int64_t row, int64_t count, LayerCache& cache, float* out) const {
     const int64_t channels = d_.channels();
     std::vector<float> mixed(at(count * channels));
@@ -94,7 +94,7 @@ class StateSpaceBlock {
 }  // namespace
 
 // Transformers clamps time steps from below in prompts but not in single tokens. Here all are clamped, so
-// that a text says the same in any pieces.
+// that a text gives the same numbers in any pieces.
 void run_state_space(const DecoderState& s, int64_t layer, std::span<const SequencePart> batch, HalfRows rows,
                      const HalfRun& run) {
   run_recurrent<StateSpaceBlock>(s, layer, s.shape.state_space, s.layers[at(layer)].state_space, batch, rows,

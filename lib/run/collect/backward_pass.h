@@ -25,7 +25,7 @@ class BackwardPass {
   /// Bytes of memory for a batch, beside what the watcher has.
   static uint64_t bytes_of_batch(const Decoder& model, const std::vector<std::vector<int32_t>>& windows);
 
-  /// Keeps rows, from `row` on, of the stream before a layer, or behind the last one.
+  /// Keeps rows, from `row` on, of the stream before a layer, or after the last one.
   void keep(int64_t layer, size_t row, std::span<const float> rows) const;
   /// Runs the whole model forward, and keeps its streams. Calls `done` for each batch of a layer.
   void run_forward(const std::function<void(size_t tokens)>& done) const;
@@ -35,7 +35,7 @@ class BackwardPass {
   /// Runs the head, then layers from the last one to the first. All batches run a layer before the next.
   /// Calls `done` for each batch. run_head() returns the sum of losses.
   double run_head(const Watch& watch, const std::function<void(const TokenBatch&)>& done);
-  /// The same by the loss against another model, whose rows behind the last layer rows_of(batch) returns.
+  /// The same by the loss against another model, whose rows after the last layer rows_of(batch) returns.
   double run_head(const Decoder& reference,
                   const std::function<std::vector<float>(const TokenBatch&)>& rows_of, const Watch& watch,
                   const std::function<void(const TokenBatch&)>& done);

@@ -147,6 +147,20 @@ void collect_gradients(const Decoder& model, const CollectInput& input, Backward
         [&](const auto& watch, const auto& done) { pass.run_layer(layer, watch, done); });
 }
 
+/// Writes the sums of a layer's entries.
+void write_sums(const LayerPlan& layer, LayerSums& sums, const std::string& prefix,
+                StatisticsWriter& writer) {
+  sums.finish();
+  for (size_t i = 0; i < layer.entries.size(); ++i) {
+    const size_t group = layer.of_groups[i];
+    if (group == SIZE_MAX) {
+      writer.write(layer.entries[i], sums.shared(), prefix);
+    } else {
+      writer.write(layer.entries[i], sums.sums()[group], prefix);
+    }
+  }
+}
+
 }  // namespace
 
 CollectPlan plan_collection(const Decoder& model, const CollectInput& input) {
@@ -216,16 +230,7 @@ void collect_statistics(const Decoder& model, const CollectInput& input, const s
   // A backward pass writes guided sums, but not those of held-out tokens.
   const bool is_guided = input.gradients.guided;
   const auto write_all = [&](const LayerPlan& layer, LayerSums& sums, const std::string& prefix) {
-    if (is_guided && prefix.empty()) return;
-    sums.finish();
-    for (size_t i = 0; i < layer.entries.size(); ++i) {
-      const size_t group = layer.of_groups[i];
-      if (group == SIZE_MAX) {
-        writer.write(layer.entries[i], sums.shared(), prefix);
-      } else {
-        writer.write(layer.entries[i], sums.sums()[group], prefix);
-      }
-    }
+    if (!is_guided || !prefix.empty()) write_sums(layer, sums, prefix, writer);
   };
   const auto keep = [&](int64_t layer, const TokenBatch& b) {
     if (has_gradients && !b.held_out) pass->keep(layer, b.row, rows_of(b));

@@ -28,7 +28,7 @@ struct CollectPlan {
   int64_t tokens = 0, held_out_tokens = 0;
   size_t entries = 0;
 };
-/// Throws Error if windows do not fit the model, or if gradients are asked for of blocks without a backward
+/// Throws Error if windows do not fit the model, or if gradients are requested of blocks without a backward
 /// pass.
 CollectPlan plan_collection(const Decoder& model, const CollectInput& input);
 

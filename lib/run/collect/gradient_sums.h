@@ -63,9 +63,9 @@ class GradientSums : public GradientWatcher {
   const GradientRequest request_;
   std::vector<size_t> of_groups_;
   std::vector<PlannedEntry> entries_;
-  std::vector<EntryGradients> sums_;  ///< of each entry
+  std::vector<EntryGradients> sums_;  ///< sums of each entry
   std::map<std::string, std::vector<double>>
-      rows_;  ///< of each linear: sums of squared gradients of its outputs
+      rows_;  ///< for each linear: sums of squared gradients of its outputs
   std::map<std::string, size_t> entry_of_;
   bool shares_fisher_ = false;
   /// For a batch: the inputs of experts, and for each token the sums of e and of its root over the token's

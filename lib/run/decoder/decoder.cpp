@@ -16,7 +16,7 @@
 #include "lib/run/blocks/state.h"
 #include "lib/run/device_blocks/device_run.h"
 #include "lib/run/device_blocks/device_sequence.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 #include "lib/source/model/settings.h"
 
 namespace twofour {
@@ -78,7 +78,7 @@ uint64_t Decoder::bytes_per_token() const {
       a.heads * (a.head_size + a.value_size) + a.kv_heads * (a.head_size + a.value_size) +
       (a.kv_rank > 0 ? a.heads * (a.head_size + a.value_size) + 2 * a.kv_rank + a.q_rank : 0) +
       (a.has_gate ? 2 * a.heads * a.head_size : 0);
-  // Linear attention: projections before and behind their order; what is read, and its norm. Mamba-2: the
+  // Linear attention: projections before and after their order; what is read, and its norm. Mamba-2: the
   // same.
   const DeltaShape& d = m.delta;
   const StateSpaceShape& ss = m.state_space;

@@ -19,7 +19,7 @@ constexpr uint64_t kAlignment = 256;
 struct StoredAs {
   cuda::MatrixFormat format = cuda::MatrixFormat::f32;
   int bits = 32;
-  int64_t group = 0;    ///< of FP4
+  int64_t group = 0;    ///< for FP4: weights that share a scale
   uint8_t last = 0xFF;  ///< largest FP4 scale that is a number and not negative
 };
 

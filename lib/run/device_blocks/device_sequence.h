@@ -74,7 +74,7 @@ class DeviceSequence {
   // Set while a step is put on the stream: the residual stream, and the values that are still to be added to
   // it.
   float *hidden_of_token_ = nullptr, *pending_ = nullptr;
-  // Set while a half runs whose input is read from several streams, or whose output has a norm behind it.
+  // Set while a half runs whose input is read from several streams, or whose output has a norm after it.
   float *half_in_ = nullptr, *half_out_ = nullptr;
   bool is_half_out_empty_ = false;
 };

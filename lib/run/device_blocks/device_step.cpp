@@ -36,7 +36,7 @@ void DeviceSequence::step() {
   half_in_ = nullptr;
 }
 
-/// Half a layer. If it reads from several streams, or has a norm behind it, its output is in memory of its
+/// Half a layer. If it reads from several streams, or has a norm after it, its output is in memory of its
 /// own before it counts in the residual stream.
 void DeviceSequence::step_half(int64_t layer, const DeviceLayer& w, LayerHalf half) {
   const cuda::Stream stream = run_.stream().get();

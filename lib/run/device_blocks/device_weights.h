@@ -80,7 +80,7 @@ struct DeviceEnds {
   const float* norm = nullptr;
   /// For layers without a window, with one, and with compressed entries.
   const float *frequencies = nullptr, *window_frequencies = nullptr, *compressed_frequencies = nullptr;
-  DeviceStreams streams;  ///< of the head
+  DeviceStreams streams;  ///< streams that the head reads
 };
 
 /// The weights of a model on the current CUDA device, as its directory stores them. The device has all of

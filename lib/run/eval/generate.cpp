@@ -8,7 +8,7 @@
 
 #include "formats/error.h"
 #include "lib/base/io/file.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 
@@ -53,19 +53,19 @@ std::vector<int32_t> ending_tokens(const Checkpoint& checkpoint) {
     }
   }
   std::vector<int32_t> ends;
-  if (!config.is_object() || !config.contains("eos_token_id")) return ends;
-  const Json& configured = config["eos_token_id"];
-  const auto add = [&](const Json& token) {
-    if (!token.is_number_integer() || token.get<int64_t>() < 0 || token.get<int64_t>() > INT32_MAX) {
-      throw Error(fmt::format("{}: eos_token_id: expected a token or a list of tokens, found {}", where,
-                              quoted_setting(configured)));
+  for (const Json* configured : model_settings(config, "eos_token_id")) {
+    const auto add = [&](const Json& token) {
+      if (!token.is_number_integer() || token.get<int64_t>() < 0 || token.get<int64_t>() > INT32_MAX) {
+        throw Error(fmt::format("{}: eos_token_id: expected a token or a list of tokens, found {}", where,
+                                quoted_setting(*configured)));
+      }
+      ends.push_back(static_cast<int32_t>(token.get<int64_t>()));
+    };
+    if (configured->is_array()) {
+      for (const Json& token : *configured) add(token);
+    } else {
+      add(*configured);
     }
-    ends.push_back(static_cast<int32_t>(token.get<int64_t>()));
-  };
-  if (configured.is_array()) {
-    for (const Json& token : configured) add(token);
-  } else if (!configured.is_null()) {
-    add(configured);
   }
   return ends;
 }

@@ -27,7 +27,8 @@ Generation generate(const Decoder& model, std::span<const int32_t> prompt, int64
                     std::span<const int32_t> ends,
                     const std::function<void(std::span<const GeneratedToken>)>& chosen = {});
 
-/// The tokens that end a text, from generation_config.json beside the model or else from config.json. Throws
+/// The tokens that end a text, from generation_config.json beside the model or else from config.json and the
+/// configs of the language model in it. A text ends at any of them. Throws
 /// Error if eos_token_id is neither a token nor a list of tokens.
 std::vector<int32_t> ending_tokens(const Checkpoint& checkpoint);
 

@@ -46,9 +46,9 @@ struct AttentionGradient::Activations {
   HeadRows plain, heads;                          ///< before norms, and as attention sees them
   std::vector<float> gates;                       ///< logits of gates
   std::vector<float> q_low, q_latent;             ///< before and after the norm of queries' latents
-  std::vector<float> kv_low, kv_part, kv_latent;  ///< whole, without rotated numbers, and behind its norm
+  std::vector<float> kv_low, kv_part, kv_latent;  ///< whole, without rotated numbers, and after its norm
   std::vector<float> read, mixed;                 ///< before and after gates
-  std::vector<float> output;                      ///< before the norm behind; only if there is one
+  std::vector<float> output;                      ///< before the norm that follows; only if there is one
 
   void project_plain(const DecoderState& s, const AttentionWeights& w) {
     const AttentionShape& a = s.shape.attention;

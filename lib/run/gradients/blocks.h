@@ -42,8 +42,8 @@ uint64_t attention_gradient_bytes(int64_t tokens, int64_t head_size, int64_t val
 void gate_gradient(const GateShape& shape, const float* gate, const float* up, int64_t count, float* d,
                    float* dup);
 
-/// The gradients of a router's logits [M, experts] by those of the weights of the chosen experts [M, top_k].
-/// The choice itself has no gradient.
+/// The gradients of a router's logits [M, experts], from the gradients of the weights of the chosen experts
+/// [M, top_k]. The choice itself has no gradient.
 std::vector<float> router_gradient(const RouterRule& rule, std::span<const float> logits, int64_t experts,
                                    const ExpertChoice& chosen, std::span<const float> dweights);
 

@@ -25,7 +25,7 @@ int64_t logit_rows(const ModelShape& m) {
   return std::clamp<int64_t>(kLogitBytes / int64_t{sizeof(float)} / m.vocabulary, 1, 1024);
 }
 
-/// The token that follows each token of a batch; -1 behind a sequence.
+/// The token that follows each token of a batch; -1 after a sequence.
 std::vector<int32_t> next_tokens(std::span<const SequencePart> batch) {
   std::vector<int32_t> next;
   for (const SequencePart& part : batch) {

@@ -36,13 +36,13 @@ class GradientWatcher {
 /// compressed entries.
 void check_gradients(const Decoder& model);
 
-/// Computes the loss of a batch, the sum of -log p of each token of a sequence behind its tokens before, and
-/// its gradient in the residual stream behind the last layer. `hidden` and `gradient` are [tokens, H]. The
+/// Computes the loss of a batch, the sum of -log p of each token of a sequence after its tokens before, and
+/// its gradient in the residual stream after the last layer. `hidden` and `gradient` are [tokens, H]. The
 /// parts have ids and begin at 0. The loss has no gradient in the last token of a sequence.
 double backward_head(const Decoder& model, std::span<const SequencePart> batch, std::span<const float> hidden,
                      std::span<float> gradient, GradientWatcher* watcher);
 
-/// The rows behind the last layer of another model for the same tokens.
+/// The rows after the last layer of another model for the same tokens.
 struct ReferenceRows {
   const Decoder& model;
   std::span<const float> hidden;  ///< [tokens, H of that model]
@@ -52,7 +52,7 @@ struct ReferenceRows {
 double backward_head(const Decoder& model, const ReferenceRows& reference, std::span<const float> hidden,
                      std::span<float> gradient, GradientWatcher* watcher);
 
-/// Turns the gradient in the residual stream behind a layer into the one before it. `hidden` [tokens, H] is
+/// Turns the gradient in the residual stream after a layer into the one before it. `hidden` [tokens, H] is
 /// the stream before the layer, from which the activations within the layer are computed again. Runs on the
 /// CPU in float32. The number of threads does not change results. `watcher` may be nullptr.
 void backward_layer(const Decoder& model, int64_t layer, std::span<const SequencePart> batch,

@@ -40,9 +40,9 @@ class AttentionGradient {
  public:
   AttentionGradient(const DecoderState& state, int64_t layer, std::span<const SequencePart> batch);
   ~AttentionGradient();
-  /// Computes the stream behind the attention from the one before it. Both are [tokens, H].
+  /// Computes the stream after the attention from the one before it. Both are [tokens, H].
   std::vector<float> forward(std::span<const float> in);
-  /// Turns the gradient in the stream behind the attention into the one before it, after forward().
+  /// Turns the gradient in the stream after the attention into the one before it, after forward().
   void backward(std::span<const float> in, std::span<float> gradient, GradientSight sight);
 
  private:
@@ -53,7 +53,7 @@ class AttentionGradient {
   std::unique_ptr<Activations> a_;
 };
 
-/// Turns the gradient in the stream behind the MLP or the experts of a layer into the one before, where the
+/// Turns the gradient in the stream after the MLP or the experts of a layer into the one before, where the
 /// stream is `in`. Both are [tokens, H].
 void backward_feed_forward(const DecoderState& state, int64_t layer, std::span<const float> in,
                            std::span<float> gradient, GradientSight sight);

@@ -10,7 +10,7 @@
 #include "lib/base/names/natural.h"
 #include "lib/look/inspect/inspect.h"
 #include "lib/run/runtime/state.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {

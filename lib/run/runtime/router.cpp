@@ -11,7 +11,7 @@
 #include "formats/module_names.h"
 #include "kernels/numbers/casts.h"
 #include "lib/run/runtime/state.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 #include "lib/source/model/router_rule.h"
 #include "lib/source/model/settings.h"
 
@@ -51,7 +51,7 @@ Json router_settings(const Json& config, const std::string& where) {
   return configured;
 }
 
-/// The row for the router of a language model. `said` are the router's settings in the configs.
+/// The row for the router of a language model. `configured` are the router's settings in the configs.
 const FamilyRouter& family_router(const Json& config, const Json& configured, const std::string& where) {
   // The outer model_type belongs to the whole model, which may also read images.
   const auto types = model_settings(config, "model_type");

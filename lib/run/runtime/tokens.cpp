@@ -16,7 +16,7 @@
 #include "kernels/numbers/casts.h"
 #include "lib/base/io/file.h"
 #include "lib/source/checkpoint/checkpoint.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 

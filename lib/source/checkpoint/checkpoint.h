@@ -16,8 +16,8 @@
 #include "lib/base/findings/finding.h"
 #include "lib/base/io/file.h"
 #include "lib/base/io/file_states.h"
-#include "lib/base/io/hash.h"
 #include "lib/base/io/links.h"
+#include "lib/source/checkpoint/shard.h"
 
 namespace twofour {
 
@@ -34,35 +34,6 @@ std::span<const std::string_view> zero_points_words();
 std::string_view zero_points_word(ZeroPoints zero_points);
 /// The way that a word names; kAsStated for "". Throws Error on an unknown word.
 ZeroPoints parse_zero_points(std::string_view word);
-
-/// Codes that an entry of a file's __metadata__ describes, such as ComfyUI's "_quantization_metadata". The
-/// entry adds something to the tensors' types and shapes. twofour's readers of codes use no such entry.
-struct DescribedCodes {
-  std::string key;  ///< key of the entry
-  bool all = true;  ///< the entry covers every module of the file
-  /// If `all` is false, the modules that the entry covers, in any file, sorted. `shortened` has their names
-  /// without prefixes that only the entry may have.
-  std::vector<std::string> modules{}, shortened{};
-  /// True if the entry covers a module, by the module's name or by this name without its first parts.
-  bool has(std::string_view module) const;
-};
-
-/// One safetensors file of a checkpoint, its header validated.
-struct Shard {
-  InputFile file;
-  std::string name;     ///< name within the directory
-  uint64_t data_begin;  ///< offset of the data in the file
-  Hash128 header_hash;  ///< hash of everything before the data
-  size_t tensor_count;
-  /// The entries "format" and "twofour.layout" of the header's __metadata__, if they exist.
-  std::map<std::string, std::string> metadata;
-  std::vector<DescribedCodes> described{};
-  uint64_t data_bytes() const { return file.size() - data_begin; }
-};
-
-/// Reads the descriptions of codes from the shard's __metadata__ and drops all entries that twofour does not
-/// use. A hostile file may have 100 MB of them.
-void digest_metadata(Shard& shard);
 
 struct IndexFile;
 class Checkpoint;
@@ -248,6 +219,13 @@ class Checkpoint {
   std::shared_ptr<const TensorSource> source_;
 };
 
+/// The directory of a checkpoint, if `path` is its index or its config.json. Any other path stays as it is.
+std::filesystem::path checkpoint_directory(const std::filesystem::path& path);
+
+/// The directory of a safetensors file that is its only one and lies beside a config.json. nullopt for any
+/// other path.
+std::optional<std::filesystem::path> directory_of_lone_shard(const std::filesystem::path& file);
+
 /// The journal's name. The journal exists from the first byte of a run to its last. A directory that has it
 /// is unfinished.
 inline constexpr const char* kJournalName = ".twofour-unfinished";
@@ -258,7 +236,7 @@ inline constexpr const char* kTasksFolder = ".twofour-tasks";
 /// complete or was not written by twofour.
 const char* find_unfinished(const std::filesystem::path& directory);
 
-/// Throws Error if a directory is unfinished. The message says what to do.
+/// Throws Error if a directory is unfinished. The message states the remedy.
 void refuse_unfinished(const std::filesystem::path& directory);
 inline constexpr const char* kIndexName = "model.safetensors.index.json";
 inline constexpr const char* kManifestName = "twofour.json";

@@ -29,13 +29,6 @@ IndexFile parse_index_file(std::string_view where, std::string_view json);
 /// Reads and parses an index. It must be a regular file of at most 128 MB.
 IndexFile read_index_file(const std::filesystem::path& path);
 
-/// The directory of a checkpoint, if `path` is its index or its config.json. Any other path stays as it is.
-std::filesystem::path checkpoint_directory(const std::filesystem::path& path);
-
-/// The directory of a safetensors file that is its only one and lies beside a config.json. nullopt for any
-/// other path.
-std::optional<std::filesystem::path> directory_of_lone_shard(const std::filesystem::path& file);
-
 /// Throws Error naming `where` unless `name` is a plain file name, without a directory and "..".
 void check_file_name(std::string_view where, std::string_view name);
 

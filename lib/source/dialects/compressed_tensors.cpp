@@ -4,7 +4,7 @@
 
 #include "formats/naming.h"
 #include "lib/base/names/config_pattern.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 #include "lib/source/dialects/dialect_rows.h"
 #include "lib/source/dialects/target_patterns.h"
 

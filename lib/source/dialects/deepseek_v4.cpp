@@ -7,7 +7,7 @@
 #include "formats/error.h"
 #include "formats/naming.h"
 #include "lib/base/findings/options.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 #include "lib/source/dialects/dialect_rows.h"
 
 // DeepSeek-V4's own dialect: block FP8 with E8M0 scales, and experts in MXFP4, NVFP4 or FP8. Sources:

@@ -12,10 +12,10 @@
 #include "formats/naming.h"
 #include "lib/base/findings/problems.h"
 #include "lib/base/names/lookup_parts.h"
-#include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/model_config.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/model_config.h"
+#include "lib/source/config/quantization_config.h"
 #include "lib/source/dialects/lookup_machine.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace loader_lookup {

@@ -89,6 +89,10 @@ struct Engine {
 /// The rows of all engines: vLLM, SGLang, TensorRT-LLM.
 std::span<const Engine> engines();
 
+/// Returns a format that a quantization entry of config.json, or a hf_quant_config.json, states and vLLM has
+/// no loader for, whatever the module. Empty if there is none, or if no rules here cover the entry.
+std::string find_unloaded_by_vllm(const Json& quantization_config);
+
 /// A place where an engine reads another format than the stored one.
 struct LookupFinding {
   bool is_limit = false;  ///< true for a limit of the engine, false for a fault of the configuration

@@ -300,9 +300,10 @@ std::vector<std::string> strings_of_first(const Json& config, std::initializer_l
   return {};
 }
 
-ModelOptWords::ModelOptWords(const Json& config, std::initializer_list<const char*> ignore)
-    : words(member(config, "quantization").is_object() ? member(config, "quantization") : config),
-      algorithm(algorithm_of(words)),
-      excluded(&words != &config ? strings_of(words, "exclude_modules") : strings_of_first(words, ignore)) {}
+ModelOptSettings::ModelOptSettings(const Json& config, std::initializer_list<const char*> ignore)
+    : settings(member(config, "quantization").is_object() ? member(config, "quantization") : config),
+      algorithm(algorithm_of(settings)),
+      excluded(&settings != &config ? strings_of(settings, "exclude_modules")
+                                    : strings_of_first(settings, ignore)) {}
 
 }  // namespace twofour::lookups

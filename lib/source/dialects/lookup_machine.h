@@ -109,14 +109,14 @@ Step stop(std::string why);
 Scheme first_expert(const std::vector<LoadedModule>& modules);
 
 /// A configuration of ModelOpt in either of its two forms: flat, or nested below "quantization".
-struct ModelOptWords {
+struct ModelOptSettings {
   /// `ignore` has the keys of the flat form in which the engine looks for modules that are not quantized. It
   /// reads the first key that exists.
-  ModelOptWords(const Json& config, std::initializer_list<const char*> ignore);
-  const Json& words;                  ///< the flat form, or "quantization" of the nested form
+  ModelOptSettings(const Json& config, std::initializer_list<const char*> ignore);
+  const Json& settings;               ///< the flat form, or "quantization" of the nested form
   std::string algorithm;              ///< the algorithm for all modules, in capitals
   std::vector<std::string> excluded;  ///< patterns of modules that are not quantized
-  const Json& layers() const { return member(words, "quantized_layers"); }
+  const Json& layers() const { return member(settings, "quantized_layers"); }
 };
 
 /// True if a quantization config is ModelOpt's.

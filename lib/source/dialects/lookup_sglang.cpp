@@ -111,15 +111,15 @@ constexpr GroupRules kGroupRules = {.engine = kEngine,
 
 /// Reads a ModelOpt configuration with an algorithm for each module. If none is NVFP4, SGLang treats the
 /// checkpoint as another kind.
-std::unique_ptr<LoaderLookup> read_mixed(const ModelOptWords& words) {
-  const LayerMap layers(words.layers());
+std::unique_ptr<LoaderLookup> read_mixed(const ModelOptSettings& settings) {
+  const LayerMap layers(settings.layers());
   const bool has_nvfp4 = std::any_of(layers.entries().begin(), layers.entries().end(), [](const auto& layer) {
     const std::string algorithm = algorithm_of(*layer.second);
     return algorithm == "NVFP4" || algorithm == "W4A16_NVFP4";
   });
   if (!has_nvfp4) return lookup_by({stop("reads MIXED_PRECISION without NVFP4 as INT4 beside FP8")});
   const auto find = [layers](const EngineLayer& layer) { return find_mixed(layers, kMixedRules, layer); };
-  return lookup_by({read_layers({kMixed, kMixed}, find, ModuleList(kPatterns, words.excluded))});
+  return lookup_by({read_layers({kMixed, kMixed}, find, ModuleList(kPatterns, settings.excluded))});
 }
 
 /// Returns the lookup by groups of compressed-tensors.
@@ -185,12 +185,13 @@ std::unique_ptr<LoaderLookup> read_sglang(const LoadedConfig& config,
   }
   if (method == "compressed-tensors") return sglang::read_groups_of(entry);
   if (!is_modelopt(entry)) return nullptr;
-  const ModelOptWords words(entry, {"ignore", "modules_to_not_convert", "exclude_modules"});
-  if (words.algorithm == "MXFP8") return lookup_by(sglang::read_listed(schemes::kMxfp8, words.excluded));
-  if (words.algorithm == "MIXED_PRECISION") return sglang::read_mixed(words);
-  return lookup_by({leave({sglang::kPatterns, words.excluded}),
-                    read_algorithm({sglang::kSingle, sglang::kSingle}, words.algorithm,
-                                   configured_scheme({{"quant_algo", words.algorithm}}))});
+  const ModelOptSettings settings(entry, {"ignore", "modules_to_not_convert", "exclude_modules"});
+  if (settings.algorithm == "MXFP8")
+    return lookup_by(sglang::read_listed(schemes::kMxfp8, settings.excluded));
+  if (settings.algorithm == "MIXED_PRECISION") return sglang::read_mixed(settings);
+  return lookup_by({leave({sglang::kPatterns, settings.excluded}),
+                    read_algorithm({sglang::kSingle, sglang::kSingle}, settings.algorithm,
+                                   configured_scheme({{"quant_algo", settings.algorithm}}))});
 }
 
 }  // namespace twofour::lookups

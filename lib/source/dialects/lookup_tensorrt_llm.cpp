@@ -228,16 +228,16 @@ std::unique_ptr<LoaderLookup> read_deepseek_v4(std::unique_ptr<LoaderLookup> res
 }
 
 std::unique_ptr<LoaderLookup> read_modelopt(const Json& config) {
-  const ModelOptWords words(config, {"ignore"});
-  const std::string configured = text_of(words.words, "quant_algo");
+  const ModelOptSettings settings(config, {"ignore"});
+  const std::string configured = text_of(settings.settings, "quant_algo");
   // TensorRT-LLM knows this name alone in lower case.
   const std::string algorithm = configured == "fp8_pb_wo" ? "FP8_BLOCK_SCALES" : configured;
   const auto stop_at = [](const std::string& name) {
     return lookup_by({stop(fmt::format("stops at quant_algo {}", name))});
   };
-  ModuleList excluded(kPatterns, words.excluded);
+  ModuleList excluded(kPatterns, settings.excluded);
   if (algorithm == "MIXED_PRECISION") {
-    const LayerMap layers(words.layers());
+    const LayerMap layers(settings.layers());
     for (const auto& [name, entry] : layers.entries()) {
       const std::string one = text_of(*entry, "quant_algo");
       if (!is_known(one)) return stop_at(one);
@@ -267,7 +267,7 @@ std::unique_ptr<LoaderLookup> read_tensorrt_llm(const LoadedConfig& config,
                                                 const std::vector<LoadedModule>& modules) {
   if (config.lists_ends) return nullptr;  // TensorRT-LLM has no class for Ling 3
   const bool by_file = config.hf_quant_config.is_object() &&
-                       !ModelOptWords(config.hf_quant_config, {"ignore"}).algorithm.empty();
+                       !ModelOptSettings(config.hf_quant_config, {"ignore"}).algorithm.empty();
   auto rest =
       tensorrt_llm::read_entry(by_file ? config.hf_quant_config : config.quantization_config, modules);
   if (!config.deepseek_v4) return rest;

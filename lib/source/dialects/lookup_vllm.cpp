@@ -83,8 +83,8 @@ std::unique_ptr<LoaderLookup> read_single(std::vector<std::string> excluded, con
 
 /// Reads a ModelOpt configuration with an algorithm for each module. A module that is not listed is not
 /// quantized.
-std::unique_ptr<LoaderLookup> read_mixed(const ModelOptWords& words) {
-  const LayerMap layers(words.layers());
+std::unique_ptr<LoaderLookup> read_mixed(const ModelOptSettings& settings) {
+  const LayerMap layers(settings.layers());
   if (layers.empty()) throw Error("quantized_layers: expected modules, which vLLM requires, found none");
   std::set<std::pair<int64_t, int64_t>> blocks;
   for (const auto& [name, entry] : layers.entries()) {
@@ -96,7 +96,7 @@ std::unique_ptr<LoaderLookup> read_mixed(const ModelOptWords& words) {
   if (blocks.size() > 1)
     throw Error(fmt::format(
         "quantized_layers: expected one size of FP8 blocks, which vLLM requires, found {}", blocks.size()));
-  return lookup_by({leave({kPatterns, words.excluded}),
+  return lookup_by({leave({kPatterns, settings.excluded}),
                     read_layers({kLinears, kMixedExperts}, [layers](const EngineLayer& layer) {
                       return find_mixed(layers, kMixed, layer);
                     })});
@@ -130,9 +130,38 @@ std::unique_ptr<LoaderLookup> read_fp8(const Json& entry, const LoadedConfig& co
 }
 
 /// Returns the algorithm of all modules. NVFP4 is for weights alone if no group has activations.
-std::string single_algorithm(const ModelOptWords& words, const Json& config) {
-  const bool nvfp4 = words.algorithm == "NVFP4";
-  return nvfp4 && are_for_weights_alone(member(config, "config_groups")) ? "W4A16_NVFP4" : words.algorithm;
+std::string single_algorithm(const ModelOptSettings& settings, const Json& config) {
+  const bool nvfp4 = settings.algorithm == "NVFP4";
+  return nvfp4 && are_for_weights_alone(member(config, "config_groups")) ? "W4A16_NVFP4" : settings.algorithm;
+}
+
+/// Returns the first of `stated` that none of the lists has. Empty if there is none.
+std::string first_without(const std::vector<std::string>& stated,
+                          std::initializer_list<std::span<const std::string_view>> lists) {
+  for (const std::string& format : stated) {
+    const bool is_loaded = std::any_of(lists.begin(), lists.end(), [&](const auto& list) {
+      return std::find(list.begin(), list.end(), format) != list.end();
+    });
+    if (!is_loaded && !format.empty()) return format;
+  }
+  return {};
+}
+
+/// Returns the formats of the groups of a compressed-tensors config, except those that no rule here names.
+std::vector<std::string> formats_of_groups(const Json& entry) {
+  std::vector<std::string> formats;
+  const Json& groups = member(entry, "config_groups");
+  if (!groups.is_object()) return formats;
+  for (const auto& [name, group] : groups.items()) {
+    const Json& weights = member(group, "weights");
+    const Scheme format = configured_scheme(group);
+    if (member(weights, "num_bits") == Json(6) && text_of(weights, "type") == "float") {
+      formats.emplace_back(WeightFormat(WeightFormat::kMxfp6)->name);
+    } else if (format != schemes::kOther && format.format->coded) {
+      formats.push_back(scheme_label(format, false));
+    }
+  }
+  return formats;
 }
 
 }  // namespace
@@ -148,9 +177,29 @@ std::unique_ptr<LoaderLookup> read_vllm(const LoadedConfig& config, const std::v
     return groups.all_known() ? lookup_by({read_groups(vllm::kGroupRules, std::move(groups))}) : nullptr;
   }
   if (!is_modelopt(entry)) return nullptr;
-  const ModelOptWords words(entry, {"ignore", "exclude_modules"});
-  if (words.algorithm == "MIXED_PRECISION") return vllm::read_mixed(words);
-  return vllm::read_single(words.excluded, vllm::single_algorithm(words, entry));
+  const ModelOptSettings settings(entry, {"ignore", "exclude_modules"});
+  if (settings.algorithm == "MIXED_PRECISION") return vllm::read_mixed(settings);
+  return vllm::read_single(settings.excluded, vllm::single_algorithm(settings, entry));
 }
 
 }  // namespace twofour::lookups
+
+namespace twofour {
+
+std::string find_unloaded_by_vllm(const Json& quantization_config) {
+  using namespace lookups;
+  if (text_of(quantization_config, "quant_method") == "compressed-tensors")
+    return vllm::first_without(vllm::formats_of_groups(quantization_config), {vllm::kGroups});
+  if (!is_modelopt(quantization_config)) return {};
+  const ModelOptWords words(quantization_config, {});
+  if (words.algorithm != "MIXED_PRECISION")
+    return vllm::first_without({vllm::single_algorithm(words, quantization_config)},
+                               {vllm::kLinears, vllm::kSingleExperts});
+  std::vector<std::string> stated;
+  if (words.layers().is_object()) {
+    for (const auto& [name, entry] : words.layers().items()) stated.push_back(algorithm_of(entry));
+  }
+  return vllm::first_without(stated, {vllm::kLinears, vllm::kMixedExperts});
+}
+
+}  // namespace twofour

@@ -9,8 +9,8 @@
 #include "formats/module_roles.h"
 #include "lib/base/findings/options.h"
 #include "lib/base/names/config_pattern.h"
-#include "lib/source/checkpoint/model_config.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/model_config.h"
+#include "lib/source/config/quantization_config.h"
 #include "lib/source/dialects/dialect_rows.h"
 
 namespace twofour {

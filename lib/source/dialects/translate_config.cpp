@@ -10,8 +10,8 @@
 #include "formats/naming.h"
 #include "lib/base/names/config_pattern.h"
 #include "lib/base/names/pattern.h"
-#include "lib/source/checkpoint/configured_quantization.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/configured_quantization.h"
+#include "lib/source/config/quantization_config.h"
 #include "lib/source/dialects/loader_lookup.h"
 #include "lib/source/dialects/output_dialect.h"
 
@@ -59,8 +59,8 @@ std::vector<std::string> each_once(std::vector<std::string> all) {
 
 /// Throws Error if activations are FP8 and weights NVFP4, which the other dialect cannot express.
 void refuse_fp8_activations(const Json& entry, const Json& hf_quant) {
-  for (const Json* words : {&entry, ConfiguredQuantization(hf_quant).words}) {
-    if (text_of(*words, "quant_algo") == "W4A8_NVFP4_FP8")
+  for (const Json* settings : {&entry, ConfiguredQuantization(hf_quant).settings}) {
+    if (text_of(*settings, "quant_algo") == "W4A8_NVFP4_FP8")
       throw Error(
           "quant_algo: expected NVFP4 or W4A16_NVFP4, which both dialects have, found W4A8_NVFP4_FP8");
   }

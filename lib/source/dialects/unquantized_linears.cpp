@@ -2,7 +2,7 @@
 
 #include "formats/naming.h"
 #include "lib/base/names/lookup_parts.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 #include "lib/source/dialects/output_dialect.h"
 
 namespace twofour {

@@ -149,7 +149,7 @@ void wait_for(milliseconds time) {
 }
 
 /// Calls `attempt` until it succeeds. It then returns nothing. `progress` is the number of received bytes.
-/// Failures are counted anew after each received byte, and short answers after a long one.
+/// Failures are counted from 0 after each received byte, and short answers after a long one.
 template <class Attempt>
 void repeat(const RetryPolicy& policy, const std::string& what, const uint64_t& progress, Attempt&& attempt) {
   uint64_t before = progress;

@@ -19,7 +19,7 @@ struct RetryPolicy {
   /// The longest wait that a server may request. A longer wait is an Error.
   std::chrono::seconds longest_retry_after{600};
   /// The number of failures in a row after fewer than `short_bytes` bytes each that make an Error. A server
-  /// that gives a few bytes and cuts would be asked for ever.
+  /// that gives a few bytes and cuts would be requested for ever.
   int short_attempts = 12;
   uint64_t short_bytes = 64 << 10;
 };

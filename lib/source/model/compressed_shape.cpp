@@ -40,7 +40,7 @@ int64_t read_ratio(const Settings& s, int64_t layer, int64_t layers) {
                            layers));
     if (!has_ratios) return ratio;
   }
-  // Zeros behind the last layer are of drafts. Some writers have 1 for layers without entries.
+  // Zeros after the last layer are of drafts. Some writers have 1 for layers without entries.
   const auto stated = s.sizes().is_list(kRatios) ? s.sizes().number(kRatios, layer) : std::nullopt;
   const int64_t found = stated ? (*stated == 1 ? 0 : *stated) : -1;
   if (found != 0 && found != 4 && found != 128)

@@ -59,7 +59,7 @@ class ShapeReader {
     const std::string act = s_.text("hidden_act");
     if (!act.empty() && act != "silu" && act != "swish") s_.refuse("hidden_act", "silu");
     if (s_.sizes().family().clamps_gates) {
-      constexpr double kLimit = 7;  // transformers and vLLM take it whatever the config says
+      constexpr double kLimit = 7;  // transformers and vLLM take it with every config
       if (s_.positive("swiglu_limit", kLimit) != kLimit) s_.refuse("swiglu_limit", "7");
       m_.gate = {1.702f, 1.0f, static_cast<float>(kLimit)};
     } else if (traits_.compressed) {

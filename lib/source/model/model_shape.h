@@ -22,14 +22,14 @@ struct AttentionShape {
   int64_t head_size = 0, value_size = 0;
   int64_t q_rank = 0, kv_rank = 0;      ///< rank of the low-rank projection; 0 if there is none
   std::vector<float> frequencies = {};  ///< angle at position 1 for each rotated pair of numbers in a head
-  std::vector<float> window_frequencies = {};  ///< of layers with a window; empty: they have `frequencies`
+  std::vector<float> window_frequencies = {};  ///< for layers with a window; empty: `frequencies`
   float amplitude = 1;                         ///< factor of cosine and sine
   bool interleaved = false;  ///< a pair is two neighbours if true, otherwise one number from each half
   int64_t rotated_from = 0;  ///< position in a head of the first rotated number
   double scale = 0;          ///< factor of the products q k
   HeadNorm norm = HeadNorm::kNone;
   bool has_sinks = false;
-  /// True if the projection of queries has a gate behind each head's query. The outputs of the head are
+  /// True if the projection of queries has a gate after each head's query. The outputs of the head are
   /// multiplied by the gate's sigmoid.
   bool has_gate = false;
   double clip = 0;  ///< limit to which queries, keys and values are clamped; 0: none
@@ -49,7 +49,7 @@ enum class Mixer {
 /// all heads. Its last numbers, from AttentionShape::rotated_from on, are rotated.
 struct CompressedShape {
   std::vector<int64_t> ratios;     ///< for each layer, the tokens of an entry; 0: the layer has no entries
-  std::vector<float> frequencies;  ///< of layers with entries; the other layers have AttentionShape's
+  std::vector<float> frequencies;  ///< frequencies of layers with entries; other layers have AttentionShape's
   int64_t window = 0;              ///< number of tokens that a query sees, its own included
   int64_t groups = 0, rank = 0;    ///< each group of heads has its own low-rank projection of outputs
   int64_t index_heads = 0, index_size = 0, chosen = 0;  ///< the index, and the entries that it chooses
@@ -114,7 +114,7 @@ struct ModelShape {
   int64_t positions = 0;          ///< number of positions that the model was trained for
   double epsilon = 0;             ///< epsilon of norms
   double embedding_scale = 1;     ///< factor of the embedding's rows
-  bool has_norms_behind = false;  ///< true if a norm is behind each half of a layer, too
+  bool has_norms_behind = false;  ///< true if a norm follows each half of a layer, too
   AttentionShape attention;
   DeltaShape delta;
   StateSpaceShape state_space;

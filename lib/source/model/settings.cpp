@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "formats/error.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lib/base/io/mapped_file.h"
-#include "lib/source/checkpoint/matrices.h"
+#include "lib/source/linears/matrices.h"
 
 namespace twofour {
 

@@ -17,7 +17,7 @@ struct TokenWindows {
 
 /// Reads token ids [W, T] of W windows of T tokens. The file is a safetensors file with one tensor, I32 or
 /// I64, or NumPy's .npy of version 1 or 2 with '<i4' or '<i8' in C order. Its first bytes determine the
-/// format. Throws Error on everything else and on windows without tokens. Also throws Error, with row and
+/// format. Throws Error on other files and on windows without tokens. Also throws Error, with row and
 /// column, on an id that is negative or not below `vocabulary_size`.
 TokenWindows read_token_file(const std::filesystem::path& path, int64_t vocabulary_size);
 

@@ -9,7 +9,7 @@
 
 #include "formats/error.h"
 #include "lib/recipe/statistics/check_statistics.h"
-#include "lib/source/checkpoint/expert_stacks.h"
+#include "lib/source/linears/expert_stacks.h"
 
 namespace twofour {
 namespace {

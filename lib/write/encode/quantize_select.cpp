@@ -14,7 +14,7 @@
 #include "formats/naming.h"
 #include "lib/base/findings/and_more.h"
 #include "lib/recipe/selection/chooser.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 namespace {

@@ -6,7 +6,7 @@
 #include "lib/base/findings/finding.h"
 #include "lib/base/findings/problems.h"
 #include "lib/source/checkpoint/checkpoint.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "lib/write/encode/quantized_group.h"
 
 namespace twofour {

@@ -7,7 +7,7 @@
 
 #include "formats/error.h"
 #include "formats/naming.h"
-#include "lib/source/checkpoint/expert_stacks.h"
+#include "lib/source/linears/expert_stacks.h"
 
 namespace twofour {
 namespace {

@@ -16,8 +16,8 @@
 #include "lib/recipe/artifact/recipe.h"
 #include "lib/recipe/selection/input_scales.h"
 #include "lib/recipe/statistics/solving.h"
-#include "lib/source/checkpoint/linears.h"
 #include "lib/source/dialects/output_dialect.h"
+#include "lib/source/linears/linears.h"
 #include "lib/write/plan/transformation.h"
 
 namespace twofour {

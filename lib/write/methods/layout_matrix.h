@@ -7,7 +7,7 @@
 #include "formats/layouts/layout.h"
 #include "lib/recipe/selection/output_matrix.h"
 #include "lib/source/checkpoint/checkpoint.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "lib/write/plan/transformation.h"
 
 namespace twofour {

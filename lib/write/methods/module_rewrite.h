@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "lib/recipe/selection/input_scales.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "lib/write/plan/tensor_rewrite.h"
 #include "lib/write/plan/transformation.h"
 
@@ -72,7 +72,7 @@ class ModuleRewrite : public PartedRewrite {
     std::vector<uint32_t> raw_bits;  ///< float32 bits of the global scales: one for the module, or one per
                                      ///< expert
     std::vector<float> multipliers;  ///< one for each expert
-    uint32_t input_scale_bits = 0;   ///< bits of the input scale if it is written anew, otherwise 0
+    uint32_t input_scale_bits = 0;   ///< bits of the input scale if it is replaced, otherwise 0
   };
 
   /// `prunes` is true if part 0 holds pruned codes.

@@ -9,7 +9,7 @@
 #include "lib/base/names/pattern.h"
 #include "lib/recipe/selection/chooser.h"
 #include "lib/recipe/selection/input_scales.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 #include "lib/write/encode/choose_solvings.h"
 #include "lib/write/encode/encode_rules.h"
 #include "lib/write/encode/quantize_select.h"
@@ -121,7 +121,7 @@ class GroupPlanner {
     if (!rule_.is_nvfp4() || rule_.in_place) return;
     input_scales_ = std::make_shared<InputScaleRule>(input_scale_rule(settings_, dialect_));
     InputScaleRule& rule = *input_scales_;
-    if (rule.words.empty() && !rule.is_needed) {
+    if (rule.setting.empty() && !rule.is_needed) {
       if (rule.one_a_layer)
         throw Error(fmt::format("{}: expected {} beside it, found none", settings_.name(keys::kOneInputScale),
                                 settings_.name(keys::kInputScale)));
@@ -175,7 +175,7 @@ class GroupPlanner {
                        formed_.without_input_scale));
     }
     if (formed_.input_scales_dropped > 0) {
-      note(Severity::kNote, "input-scales-dropped",
+      note(Severity::kWarning, "input-scales-dropped",
            fmt::format("{} input scales are dropped: the output {}", formed_.input_scales_dropped,
                        rule_.is_tiled() ? "scales activations dynamically" : "quantizes weights only"));
     }

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "formats/families/family.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 #include "lib/write/encode/quantized_group.h"
 
 namespace twofour {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "formats/naming.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "lib/write/plan/method.h"
 #include "lib/write/plan/transformation.h"
 

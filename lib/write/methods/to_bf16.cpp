@@ -5,9 +5,9 @@
 #include "lib/base/names/pattern.h"
 #include "lib/base/names/unknown_codes.h"
 #include "lib/recipe/selection/chooser.h"
-#include "lib/source/checkpoint/expert_stacks.h"
-#include "lib/source/checkpoint/model_config.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/model_config.h"
+#include "lib/source/config/quantization_config.h"
+#include "lib/source/linears/expert_stacks.h"
 #include "lib/write/methods/method_list.h"
 #include "lib/write/methods/nvfp4_modules.h"
 #include "lib/write/methods/stacked_experts.h"
@@ -94,7 +94,7 @@ class ToBf16 : public Method {
     const size_t input_scales = general ? widen_all(rule, planner) : widen_nvfp4(rule, planner);
     if (input_scales > 0) {
       planner.findings.push_back(
-          {Severity::kNote, "input-scales-dropped", c.path().string(),
+          {Severity::kWarning, "input-scales-dropped", c.path().string(),
            fmt::format("{} input scales are dropped: the output quantizes nothing", input_scales)});
     }
   }

@@ -7,7 +7,7 @@
 
 #include "lib/recipe/selection/chooser.h"
 #include "lib/recipe/selection/input_scales.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 #include "lib/write/encode/quantized_group.h"
 #include "lib/write/methods/method_list.h"
 #include "lib/write/methods/nvfp4_modules.h"
@@ -163,20 +163,20 @@ void translate_nvfp4(const std::string& becomes, const Nvfp4Linear& m, const Out
 }
 
 InputScaleRule input_scale_rule(const Rule& rule, const OutputDialect& dialect) {
-  InputScaleRule words{.words = rule.input_scale,
-                       .author = rule.author,
-                       .one_a_layer = rule.one_input_scale_a_layer,
-                       .is_needed = dialect.name == "deepseek-v4",
-                       .given = rule.input_scales};
-  if (words.words.kind() == InputScale::Kind::kNone && words.one_a_layer)
+  InputScaleRule made{.setting = rule.input_scale,
+                      .author = rule.author,
+                      .one_a_layer = rule.one_input_scale_a_layer,
+                      .is_needed = dialect.name == "deepseek-v4",
+                      .given = rule.input_scales};
+  if (made.setting.kind() == InputScale::Kind::kNone && made.one_a_layer)
     throw Error(fmt::format("{}: expected input scales, found {}", rule.name(keys::kOneInputScale),
                             rule.name(keys::kInputScale, "none")));
-  return words;
+  return made;
 }
 
 void add_neighbours(InputScaleRule& rule, Planner& planner) {
   using Kind = InputScale::Kind;
-  const Kind kind = rule.words.kind();
+  const Kind kind = rule.setting.kind();
   if (kind != Kind::kNeighbours && kind != Kind::kGiven && kind != Kind::kUnset) return;
   std::set<std::string> written;
   for (const InputScaleRule::Module& m : rule.modules) written.insert(m.name);
@@ -206,6 +206,16 @@ void change_input_scales(const Rule& rule, const std::vector<Linear>& modules, P
 void write_input_scales(const std::string& becomes, const std::shared_ptr<const InputScaleRule>& rule,
                         const std::vector<ChosenInputScale>& chosen, size_t first, Planner& planner) {
   const Checkpoint& c = planner.source;
+  size_t dropped = 0;
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    const bool has_none = !chosen[i].is_own && !(chosen[i].multiplier > 0);
+    dropped += has_none && rule->modules[i].is_written && rule->modules[i].source->input_scale.has_value();
+  }
+  if (dropped > 0) {
+    planner.findings.push_back(
+        {Severity::kWarning, "input-scales-dropped", c.path().string(),
+         fmt::format("{} input scales are dropped: the output quantizes weights only", dropped)});
+  }
   for (size_t i = first; i < chosen.size(); ++i) {
     const InputScaleRule::Module& m = rule->modules[i];
     if (!m.is_written) continue;
@@ -246,7 +256,7 @@ class ToDialect : public Method {
     const auto is_kept = [&](size_t m) {
       return std::string_view(c.nvfp4_modules()[m].dialect->name) == dialect.nvfp4->name;
     };
-    // A configuration of another tool, such as Quark, is written anew for each module.
+    // A configuration of another tool, such as Quark, is replaced by entries for each module.
     const bool is_anew =
         has_other_formats(c) || changes_input_scales(rule) || is_foreign(c) || dialect.name == "deepseek-v4";
     if (!is_anew && std::all_of(modules.begin(), modules.end(), is_kept)) {

@@ -6,7 +6,7 @@
 #include "formats/e8m0.h"
 #include "formats/module_names.h"
 #include "lib/recipe/selection/chooser.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 #include "lib/source/dialects/dialect_rows.h"
 #include "lib/write/encode/quantized_group.h"
 #include "lib/write/methods/method_list.h"

@@ -6,7 +6,7 @@
 
 #include "formats/layouts/layouts.h"
 #include "lib/base/names/pattern.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "lib/write/encode/encode_rules.h"
 #include "lib/write/methods/layout_matrix.h"
 #include "lib/write/methods/method_list.h"
@@ -164,6 +164,23 @@ void warn_of_dense_size(const Checkpoint& c, Findings& findings) {
                       "SmolLM2-135M its KL is 0.144; that of 2:4 is 1.24)"});
 }
 
+/// Warns of input scales, which are copied: kernels of layouts do not quantize activations.
+void warn_of_unused_input_scales(const Checkpoint& c, const std::vector<OutputMatrix>& targets,
+                                 const std::string& layout, Findings& findings) {
+  std::set<size_t> modules;
+  for (const OutputMatrix& t : targets) {
+    for (const SourceRows& s : t.sources) {
+      if (c.nvfp4_modules()[s.module].input_scale) modules.insert(s.module);
+    }
+  }
+  if (modules.empty()) return;
+  findings.push_back(
+      {Severity::kWarning, "input-scales-unused", c.path().string(),
+       fmt::format("{} {} input scales, which are copied but not used: kernels of {} take activations that "
+                   "are not quantized (W4A16 instead of W4A4)",
+                   counted(modules.size(), "module"), modules.size() == 1 ? "has" : "have", layout)});
+}
+
 /// Packs matrices in a layout.
 class ToLayout : public Method {
  public:
@@ -183,6 +200,7 @@ class ToLayout : public Method {
     }
     if (rule.label.empty() && rule.statistics) warn_of_unused_statistics(c, targets, planner.findings);
     if (rule.statistics && layout_ == KMajorPacked::name) warn_of_dense_size(c, planner.findings);
+    warn_of_unused_input_scales(c, targets, layout_, planner.findings);
     LayoutGroup group{layout_, {}, converted_patterns(c, targets)};
     with_layout(layout_, [&]<class L>() { group.pattern = L::pattern; });
     const bool converts_experts =

@@ -7,7 +7,7 @@
 #include "lib/base/names/pattern.h"
 #include "lib/recipe/selection/output_matrix.h"
 #include "lib/recipe/statistics/check_statistics.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "lib/write/encode/encode_rules.h"
 #include "lib/write/methods/method_list.h"
 #include "lib/write/methods/nvfp4_modules.h"

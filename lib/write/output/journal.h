@@ -9,7 +9,7 @@
 
 namespace twofour {
 
-/// The state of a directory's journal. It tells what wrote the journal.
+/// The state of a directory's journal. It names the run that wrote the journal.
 enum class JournalState {
   kNone,    ///< there is no journal
   kBegun,   ///< empty, or holds only a part of our first line: a run was killed at its first step, or another

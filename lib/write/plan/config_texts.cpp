@@ -4,7 +4,7 @@
 
 #include "formats/json.h"
 #include "lib/recipe/artifact/layout_names.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/quantization_config.h"
 
 namespace twofour {
 namespace {

@@ -9,73 +9,22 @@
 
 #include "lib/base/io/direct_io.h"
 #include "lib/base/io/file.h"
-#include "lib/base/names/natural.h"
 #include "lib/recipe/statistics/solving.h"
-#include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/quantization_config.h"
-#include "lib/source/checkpoint/weight_terms.h"
+#include "lib/source/config/quantization_config.h"
 #include "lib/source/dialects/output_dialect.h"
+#include "lib/source/linears/linears.h"
+#include "lib/source/linears/weight_terms.h"
 #include "lib/write/plan/auxiliary_files.h"
 #include "lib/write/plan/config_texts.h"
+#include "lib/write/plan/lay_out_files.h"
 #include "lib/write/plan/method.h"
 #include "lib/write/plan/tensor_rewrite.h"
 
 namespace twofour {
 namespace {
 
-/// The largest header of a written file, in bytes. Readers accept at most 100 MB.
-constexpr uint64_t kMaxHeader = 64'000'000;
 constexpr uint64_t kBaseMemory = 32u << 20;
 constexpr uint64_t kMemoryPerTensor = 1024;
-
-/// Distributes the tensors over files in natural order, so that a layer stays together, and fixes the header
-/// of each file.
-void lay_out_files(Plan& plan, const std::string& what, std::vector<OutputTensor> outputs) {
-  std::sort(outputs.begin(), outputs.end(), [](const OutputTensor& a, const OutputTensor& b) {
-    return natural_less(a.info.name, b.info.name);
-  });
-  for (size_t i = 1; i < outputs.size(); ++i) {
-    if (outputs[i].info.name == outputs[i - 1].info.name) {
-      throw Error(
-          fmt::format("{}: expected no tensor of this name, which the converted weights need, found one",
-                      outputs[i].info.name));
-    }
-  }
-  uint64_t data = 0, header = 0;
-  uint32_t file = 0;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const uint64_t bytes = outputs[i].info.bytes(), entry = outputs[i].info.name.size() + 160;
-    const bool full = data + bytes > plan.recipe.max_shard_size || header + entry > kMaxHeader;
-    if (i > 0 && full) {
-      ++file;
-      data = header = 0;
-    }
-    outputs[i].file = file;
-    data += bytes;
-    header += entry;
-  }
-  // Within a file, tensors have the order of the format, which is by type, then by name.
-  std::sort(outputs.begin(), outputs.end(), [](const OutputTensor& a, const OutputTensor& b) {
-    return std::tie(a.file, a.info.dtype, a.info.name) < std::tie(b.file, b.info.dtype, b.info.name);
-  });
-  plan.files.resize(outputs.empty() ? 0 : file + 1);
-  for (size_t i = 0; i < outputs.size();) {
-    OutputFile& f = plan.files[outputs[i].file];
-    f.name = fmt::format("model-{:05}-of-{:05}.safetensors", outputs[i].file + 1, file + 1);
-    f.first_tensor = i;
-    std::vector<TensorInfo> infos;
-    for (; i < outputs.size() && &plan.files[outputs[i].file] == &f; ++i)
-      infos.push_back(std::move(outputs[i].info));
-    f.tensor_count = infos.size();
-    f.data_bytes = assign_offsets(infos);
-    std::map<std::string, std::string> metadata{{"format", "pt"}};
-    if (!what.empty()) metadata["twofour.layout"] = what;
-    f.header = format_safetensors_header(infos, metadata);
-    for (size_t j = 0; j < infos.size(); ++j) outputs[f.first_tensor + j].info = std::move(infos[j]);
-    plan.data_bytes += f.data_bytes;
-  }
-  plan.tensors = std::move(outputs);
-}
 
 /// Stores the places of the parts of each transformation.
 void index_parts(Plan& plan) {
@@ -259,7 +208,7 @@ void complete_dialect(const Checkpoint& source, Recipe& recipe) {
   }
 }
 
-/// Leaves out the files of a source that a repair drops or writes anew, and adds those that it keeps beside
+/// Leaves out the files of a source that a repair drops or replaces, and adds those that it keeps beside
 /// the weights.
 void add_repaired_files(const Checkpoint& source, Plan& plan, Problems& problems) {
   for (const std::string& name : source.dropped_files()) plan.auxiliary_files.erase(name);
@@ -271,6 +220,43 @@ void add_repaired_files(const Checkpoint& source, Plan& plan, Problems& problems
     if (std::any_of(plan.files.begin(), plan.files.end(), [&](auto& f) { return f.name == name; }))
       problems.add(fmt::format("{}: expected another name than that of a file of the output, found {}",
                                source.path().string(), name));
+  }
+}
+
+/// The tensors that the transformations write. Adds up what their work takes.
+std::vector<OutputTensor> list_outputs(const Checkpoint& source, Plan& plan) {
+  std::vector<OutputTensor> outputs;
+  for (size_t t = 0; t < plan.transformations.size(); ++t) {
+    const Transformation& one = *plan.transformations[t];
+    int part = 0;
+    for (TensorInfo& info : one.outputs(source)) {
+      outputs.push_back({std::move(info), static_cast<uint32_t>(t), part++, 0});
+    }
+    plan.unit_bytes = std::max(plan.unit_bytes, one.worker_bytes());
+    plan.source_names += one.keeps() ? 0 : one.sources().size();
+    for (const Unit& unit : one.units(source)) plan.read_bytes += unit.read;
+  }
+  return outputs;
+}
+
+/// Plans the files without weights: those that are copied, and README.md.
+void plan_other_files(const Checkpoint& source, Plan& plan, Problems& problems) {
+  plan.auxiliary_files = copied_files(source, plan.recipe.links, plan.findings);
+  if (!plan.config.keeps_source) {
+    for (const char* name : {"config.json", "hf_quant_config.json"}) plan.auxiliary_files.erase(name);
+  }
+  if (plan.recipe.edit.kind == Edit::Kind::kRepair) add_repaired_files(source, plan, problems);
+  const bool same_formats = plan.config.keeps_source || plan.recipe.edit;
+  for (const char* name : kSideConfigs) {
+    if (same_formats || plan.auxiliary_files.erase(name) == 0) continue;
+    plan.findings.push_back(
+        {Severity::kNote, "stale-config", name, "describes weights as the source stores them: not copied"});
+  }
+  plan.readme = plan_readme(source, plan.recipe.readme, plan.auxiliary_files, problems);
+  for (const Shard& s : source.shards()) check_name(source.path(), s.name, problems);
+  for (const auto& [name, bytes] : plan.auxiliary_files) {
+    check_name(source.path(), name, problems);
+    check_length(source.path(), name, problems);
   }
 }
 
@@ -336,36 +322,9 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   problems.refuse();
   plan.transformations = planned.take();
 
-  std::vector<OutputTensor> outputs;
-  for (size_t t = 0; t < plan.transformations.size(); ++t) {
-    const Transformation& one = *plan.transformations[t];
-    int part = 0;
-    for (TensorInfo& info : one.outputs(source)) {
-      outputs.push_back({std::move(info), static_cast<uint32_t>(t), part++, 0});
-    }
-    plan.unit_bytes = std::max(plan.unit_bytes, one.worker_bytes());
-    plan.source_names += one.keeps() ? 0 : one.sources().size();
-    for (const Unit& unit : one.units(source)) plan.read_bytes += unit.read;
-  }
-  lay_out_files(plan, what, std::move(outputs));
+  lay_out_files(plan, what, list_outputs(source, plan));
   index_parts(plan);
-  plan.auxiliary_files = copied_files(source, plan.recipe.links, plan.findings);
-  if (!plan.config.keeps_source) {
-    for (const char* name : {"config.json", "hf_quant_config.json"}) plan.auxiliary_files.erase(name);
-  }
-  if (plan.recipe.edit.kind == Edit::Kind::kRepair) add_repaired_files(source, plan, problems);
-  const bool same_formats = plan.config.keeps_source || recipe.edit;
-  for (const char* name : kSideConfigs) {
-    if (same_formats || plan.auxiliary_files.erase(name) == 0) continue;
-    plan.findings.push_back(
-        {Severity::kNote, "stale-config", name, "describes weights as the source stores them: not copied"});
-  }
-  plan.readme = plan_readme(source, plan.recipe.readme, plan.auxiliary_files, problems);
-  for (const Shard& s : source.shards()) check_name(source.path(), s.name, problems);
-  for (const auto& [name, bytes] : plan.auxiliary_files) {
-    check_name(source.path(), name, problems);
-    check_length(source.path(), name, problems);
-  }
+  plan_other_files(source, plan, problems);
   problems.refuse();
   return plan;
 }

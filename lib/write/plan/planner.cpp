@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "formats/naming.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 
 namespace twofour {
 

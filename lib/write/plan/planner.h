@@ -8,7 +8,7 @@
 #include "lib/recipe/artifact/manifest.h"
 #include "lib/recipe/selection/output_matrix.h"
 #include "lib/source/checkpoint/checkpoint.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "lib/write/plan/transformation.h"
 #include "lib/write/plan/written_config.h"
 

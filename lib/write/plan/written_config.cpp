@@ -8,8 +8,8 @@
 #include "formats/error.h"
 #include "formats/naming.h"
 #include "lib/base/names/natural.h"
-#include "lib/source/checkpoint/model_config.h"
-#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/config/model_config.h"
+#include "lib/source/config/quantization_config.h"
 #include "lib/source/dialects/loader_lookup.h"
 #include "lib/write/plan/config_texts.h"
 

@@ -8,9 +8,9 @@
 #include "lib/base/findings/problems.h"
 #include "lib/recipe/settings/rule_settings.h"
 #include "lib/source/checkpoint/checkpoint.h"
-#include "lib/source/checkpoint/configured_quantization.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/config/configured_quantization.h"
 #include "lib/source/dialects/output_dialect.h"
+#include "lib/source/linears/linears.h"
 #include "lib/write/plan/plan.h"
 
 namespace twofour {
@@ -31,7 +31,7 @@ class WrittenConfig {
   void set_dialect(const OutputDialect& dialect);
   bool is_for_layouts() const { return reader_ == ReadBy::kLayouts; }
 
-  /// Notes that number formats change, so that the configuration is written anew.
+  /// Notes that number formats change, so that a new configuration is written.
   void rewrite() { is_rewritten_ = true; }
   bool is_rewritten() const { return is_rewritten_; }
   /// Adds a linear of the output. `weight` is the source's tensor with its weights. `scheme` is a scheme of
@@ -47,7 +47,7 @@ class WrittenConfig {
   std::vector<Scheme> expert_schemes() const;
 
   /// Suggests the source's entries after translation. They are written if every engine, reading them, finds
-  /// each module as it is stored. Otherwise the configuration is written anew from the modules.
+  /// each module as it is stored. Otherwise a new configuration is made from the modules.
   void suggest(ConfigEntries entries) { suggested_ = std::move(entries); }
   /// Sets the files that describe the output. This is for a rule that makes the whole output.
   void set_texts(std::map<std::string, std::string> texts);

@@ -11,7 +11,7 @@
 #include "kernels/numbers/quantize.h"
 #include "lib/look/metrics/quality.h"
 #include "lib/source/checkpoint/checkpoint.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "lib/write/encode/quantized_group.h"
 #include "lib/write/transform/matrix_solver.h"
 #include "lib/write/transform/reference_checkpoint.h"

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "lib/write/encode/quantized_group.h"
 
 namespace twofour {

@@ -5,8 +5,9 @@
 
 #include "formats/half.h"
 #include "kernels/numbers/casts.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "lib/write/methods/stacked_experts.h"
+#include "lib/write/transform/encoder.h"
 #include "lib/write/transform/finite_weights.h"
 
 namespace twofour {
@@ -18,10 +19,6 @@ struct StackScratch {
   WeightReader reader;
   std::vector<float> rows;
 };
-
-std::span<const uint8_t> bytes_of_floats(std::span<const float> values) {
-  return {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()};
-}
 
 void put_bf16(uint8_t* out, float value) {
   const uint16_t bits = bf16_from_float(value);
@@ -83,7 +80,7 @@ class StackWork : public Work {
       for (int64_t row = 0; row < stack_.rows; row += all_.strip_rows()) {
         const int64_t end = std::min(row + all_.strip_rows(), stack_.rows);
         const auto weights = read(s, e, p, row, end);
-        if (k0 == 0) hasher.update(bytes_of_floats(weights));
+        if (k0 == 0) hasher.update(bytes_of(weights));
         turn(weights.data() + k0, end - row, count, first_of(p) + row * step(), out);
       }
     }
@@ -118,7 +115,7 @@ class StackWork : public Work {
       for (int64_t row = row_from(n0); row < last; row += all_.strip_rows()) {
         const int64_t end = std::min(row + all_.strip_rows(), last);
         const auto weights = read(s, e, p, row, end);
-        hasher.update(bytes_of_floats(weights));
+        hasher.update(bytes_of(weights));
         for (int64_t i = row; i < end; ++i) {
           uint8_t* to = out + (first_of(p) + i * step() - n0) * stack_.k * int64_t{kBytes};
           const float* from = &weights[static_cast<size_t>((i - row) * stack_.k)];

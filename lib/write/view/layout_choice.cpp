@@ -7,7 +7,7 @@
 
 #include "formats/layouts/layouts.h"
 #include "lib/recipe/selection/chooser.h"
-#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/config/model_config.h"
 #include "lib/write/encode/quantize_select.h"
 #include "lib/write/plan/method.h"
 

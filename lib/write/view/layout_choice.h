@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "lib/recipe/artifact/recipe.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 

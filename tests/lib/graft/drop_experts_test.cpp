@@ -272,6 +272,9 @@ TEST_CASE("bad saliency, lists and counts are refused") {
   Tensors more = whole;
   more.push_back(entry("model.layers.7.mlp.experts", s));
   CHECK(contains(by(3, more), "found another entry"));
+  Tensors collected = whole;
+  collected.push_back(f32("model.layers.0.mlp.experts.0.up_proj.hessian", {1, 2}));
+  CHECK(by(3, collected) == "");
   Tensors nan = whole;
   nan[1] = entry("model.layers.1.mlp.experts", {1, NAN, 2, 3});
   CHECK(contains(by(3, nan), "expected numbers, found NaN of expert 1"));

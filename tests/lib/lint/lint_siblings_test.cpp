@@ -181,6 +181,60 @@ TEST_CASE("missing-input-scale: where siblings have them, and no list says that 
   for (const LintFinding& f : report.findings) CHECK_FALSE(has(f.message, "like it"));
 }
 
+TEST_CASE("missing-input-scale: a group for weights alone is for its own modules") {
+  const char* up = "model.layers.1.mlp.up_proj";
+  const auto lint_with_group = [&](const std::string& target) {
+    return lint_changed(kLlamaCt, [&](Save& s, std::mt19937& random) {
+      drop(std::string(up) + ".input_global_scale")(s, random);
+      s.edit("config.json", [&](Json& j) {
+        Json& groups = at_path(j, "quantization_config.config_groups");
+        Json alone = groups["group_0"];
+        alone["targets"] = Json::array({target});
+        alone["input_activations"] = nullptr;
+        groups["weights_alone"] = std::move(alone);
+      });
+    });
+  };
+  const auto is_missed = [](const LintReport& report) {
+    return std::any_of(report.findings.begin(), report.findings.end(),
+                       [](const LintFinding& f) { return has(f.message, "like it"); });
+  };
+  CHECK_FALSE(is_missed(lint_with_group(up)));
+  CHECK(is_missed(lint_with_group("model.layers.0.mlp.down_proj")));
+}
+
+TEST_CASE("missing-input-scale: one, half, most or all experts of a layer, and half of them by matrices") {
+  const std::string experts = "model.layers.2.mlp.experts.";
+  const size_t all = 16;
+  for (const size_t count : {size_t{1}, all / 2 - 1, all / 2, all / 2 + 1, all - 1, all}) {
+    for (const bool first : {true, false}) {
+      CAPTURE(count);
+      CAPTURE(first);
+      size_t found = 0;
+      const LintReport report = lint_changed(kMoe, [&](Save& s, std::mt19937& random) {
+        for (size_t i = 0; i < count; ++i) {
+          const size_t expert = first ? i : all - 1 - i;
+          drop(experts + std::to_string(expert) + ".*.input_scale")(s, random);
+        }
+      });
+      for (const LintFinding& f : report.findings) {
+        if (f.severity == Severity::kNote) continue;
+        CHECK(std::string(lint_rules()[f.rule].id) == "missing-input-scale");
+        found += 1 + f.consequences.size();
+      }
+      // A finding for each matrix, or one for the layer.
+      CHECK(found == (2 * count > all ? 1 : 3 * count));
+    }
+  }
+  // Whatever the other matrices of the same experts lack.
+  const LintReport mixed = lint_changed(kMoe, [&](Save& s, std::mt19937& random) {
+    for (const int e : {0, 1, 2, 3, 4, 5, 6})
+      drop(experts + std::to_string(e) + ".gate_proj.input_scale")(s, random);
+    for (const int e : {7, 8, 9, 10}) drop(experts + std::to_string(e) + ".up_proj.input_scale")(s, random);
+  });
+  CHECK(mixed.count(Severity::kError) + mixed.consequences() == 11);
+}
+
 TEST_CASE("missing-kv-scale: keys without values, and a layer without either") {
   const LintReport report = lint_changed(kLlamaKv, drop("model.layers.*.v_scale"));
   CHECK(rules_of(report).contains("missing-kv-scale"));

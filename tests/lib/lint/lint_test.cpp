@@ -361,7 +361,53 @@ TEST_CASE("every rule says what to do, once") {
   }
 }
 
+/// Changes the working directory while it exists.
+struct WorkingDirectory {
+  fs::path before = fs::current_path();
+  explicit WorkingDirectory(const fs::path& path) { fs::current_path(path); }
+  ~WorkingDirectory() { fs::current_path(before); }
+};
+
+TEST_CASE("SARIF places every finding at a file of the repository, or of the checkpoint") {
+  const Scratch scratch;
+  Save save = sound_checkpoint();
+  save.erase("model.layers.0.mlp.experts.3.up_proj.weight_scale_2");
+  save.files.erase("tokenizer.json");
+  save.files.erase("tokenizer_config.json");
+  write_save(save, scratch / "models" / "a checkpoint");
+  const LintReport report = lint_quietly(scratch / "models" / "a checkpoint");
+  const auto check = [&](const fs::path& path, const std::string& prefix, const LintReport& found) {
+    const Json run = parse_json("sarif", sarif_text(found, path))["runs"][0];
+    CHECK(run.contains("originalUriBaseIds") == prefix.empty());
+    REQUIRE(run["results"].size() == found.findings.size());
+    for (const Json& result : run["results"]) {
+      const Json& place = result["locations"][0]["physicalLocation"]["artifactLocation"];
+      CAPTURE(place.dump());
+      const auto uri = place["uri"].get<std::string>();
+      CHECK(uri.starts_with(prefix));
+      CHECK(fs::is_regular_file(scratch / "models/a checkpoint" / uri.substr(prefix.size())));
+      CHECK(place.contains("uriBaseId") == prefix.empty());
+    }
+  };
+  REQUIRE(std::any_of(report.findings.begin(), report.findings.end(),
+                      [](const LintFinding& f) { return f.file.empty(); }));
+  {
+    const WorkingDirectory repository(scratch / "");
+    check("models/a checkpoint", "models/a%20checkpoint/", report);
+    check("./models/a checkpoint/", "models/a%20checkpoint/", report);
+    check(fs::current_path() / "models/a checkpoint", "models/a%20checkpoint/", report);
+  }
+  const WorkingDirectory elsewhere(fs::temp_directory_path());
+  const Scratch other;
+  fs::current_path(other / "");
+  check(scratch / "models/a checkpoint", "", report);
+  const fs::path weights = scratch / "models/a checkpoint" / save.shards.begin()->first;
+  check(weights, "", lint_quietly(weights));
+}
+
 TEST_CASE("SARIF names the rule, the file and the tensor") {
+  const Scratch elsewhere;
+  const WorkingDirectory stay(elsewhere / "");
   const fs::path golden = fs::path(TWOFOUR_GOLDEN_DIR) / "modelopt-mixtral-uneven" / "src";
   LintReport report = lint_quietly(golden);
   report.findings[0].file = "a file.safetensors";
@@ -376,9 +422,11 @@ TEST_CASE("SARIF names the rule, the file and the tensor") {
   CHECK(result["ruleId"] == "unequal-global-scales");
   CHECK(run["tool"]["driver"]["rules"][result["ruleIndex"].get<size_t>()]["id"] == result["ruleId"]);
   CHECK(result["level"] == "error");
-  const std::string uri =
-      result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"].get<std::string>();
-  CHECK(uri.ends_with("src/a%20file.safetensors"));
+  const Json& place = result["locations"][0]["physicalLocation"]["artifactLocation"];
+  CHECK(place == Json({{"uri", "a%20file.safetensors"}, {"uriBaseId", "CHECKPOINT"}}));
+  const auto base = run["originalUriBaseIds"]["CHECKPOINT"]["uri"].get<std::string>();
+  CHECK(base.starts_with("file:///"));
+  CHECK(base.ends_with("/modelopt-mixtral-uneven/src/"));
   CHECK(result["locations"][0]["logicalLocations"][0]["fullyQualifiedName"] == report.findings[0].name);
   report.findings.clear();
   const std::string none = sarif_text(report, golden);

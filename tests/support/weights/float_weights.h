@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "formats/half.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "tests/support/checkpoint_builder.h"
 
 namespace twofour {

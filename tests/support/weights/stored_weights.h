@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lib/prove/expected/rederive.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/scratch.h"
 #include "tests/support/weights/slow_float.h"

@@ -55,6 +55,31 @@ TEST_CASE("generate continues a text, beside another model up to where they part
   CHECK(plain.out == itself["text"].get<std::string>() + "\n");
 }
 
+TEST_CASE("generate ends at any token of a list in generation_config.json") {
+  const GenerateFiles files;
+  const std::vector<std::string> words{
+      "generate", files.path("model"), "--prompt", "HELLO", "--max-tokens", "12", "--json"};
+  const Json whole = json_of(run_program(words));
+  const int end = whole["tokens"][5]["token"];
+  size_t first = 0;
+  while (whole["tokens"][first]["token"] != end) ++first;
+  std::ofstream(files.scratch / "model" / "generation_config.json")
+      << Json{{"eos_token_id", Json::array({1'000'000, end})}}.dump();
+  const Json ended = json_of(run_program(words));
+  CHECK(ended["ended"] == true);
+  CHECK(ended["tokens"].size() == first + 1);
+}
+
+TEST_CASE("a model that synth made continues a prompt") {
+  const Scratch scratch;
+  const std::string model = (scratch / "model").string();
+  REQUIRE(run_program({"synth", model, "--shape", "llama", "--layers", "1", "--small", "-q"}).code == 0);
+  const Json json =
+      json_of(run_program({"generate", model, "--prompt", "h\u00e9llo", "--max-tokens", "3", "--json"}));
+  CHECK(json["prompt_tokens"] == 6);  // a token for each byte
+  CHECK(json["tokens"].size() > 0);
+}
+
 TEST_CASE("generate says where it ended for want of positions") {
   const GenerateFiles files;
   const Outcome o =

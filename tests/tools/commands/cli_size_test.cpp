@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "lib/base/io/file.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "tests/support/conversion.h"
 #include "tests/support/models/decoder_files.h"
 #include "tests/support/outcome.h"

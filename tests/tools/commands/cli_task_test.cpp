@@ -148,7 +148,9 @@ TEST_CASE("options that do not go together, missing ones, and plans that are not
   CHECK(contains(refusal({"convert", "--plan", kGolden + "/config.json", "--task", "0/1"}), "config.json"));
   CHECK(contains(refusal({"merge", planned.out}), "expected a directory that the tasks of a plan wrote"));
   succeed({"convert", "--plan", planned.plan, "--task", "0/2"});
-  CHECK(contains(refusal({"merge", planned.out}), "expected a record of the task that finished it"));
+  const std::string missing = refusal({"merge", planned.out});
+  CHECK(contains(missing, "expected a record of the task that finished it"));
+  CHECK(contains(missing, "; run task 1/2"));
   CHECK(contains(
       refusal({"convert", "--plan", planned.plan, "--task", "0/2", "--device", "cuda"}),
       "--device cuda: expected cpu or auto, found convert without --stats, which runs on the CPU alone"));

@@ -8,7 +8,7 @@
 
 #include "lib/base/io/file.h"
 #include "lib/recipe/artifact/open_unpacked.h"
-#include "lib/source/checkpoint/matrices.h"
+#include "lib/source/linears/matrices.h"
 #include "tests/support/models/decoder_golden.h"
 #include "tests/support/outcome.h"
 #include "tests/support/scratch.h"

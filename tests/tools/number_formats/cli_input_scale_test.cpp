@@ -5,7 +5,7 @@
 
 #include "formats/json.h"
 #include "lib/base/io/file.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"
 #include "tests/support/outcome.h"

@@ -98,6 +98,71 @@ TEST_CASE("diff does not call codes equal that two configs call different things
   }
 }
 
+TEST_CASE("every command refuses a config that names an arrangement of bytes, in every format") {
+  const std::vector<std::pair<const char*, Json>> settings = {
+      {"scale_layout", "swizzled_128x4"}, {"is_marlin_format", true}, {"weight_interleave", {2, 4}},
+      {"nibble_order", "high_first"},     {"is_k_major", true},       {"scale_format", "swizzled"},
+  };
+  Formats formats;
+  size_t next = 0;
+  for (const std::string& format : formats.names) {
+    CAPTURE(format);
+    const auto& [key, value] = settings[next++ % settings.size()];
+    CAPTURE(key);
+    const auto with = [&](const Json& words) {
+      return formats.configured(format, [&](Json& config) { config["quantization_config"][key] = words; });
+    };
+    const std::string source = with(value);
+    for (const auto& [command, words] : formats.commands(source)) {
+      CAPTURE(command);
+      const Outcome outcome = run_program(words);
+      CHECK(outcome.code == (command == "diff" ? 0 : 2));
+      if (takes(command, format)) CHECK_MESSAGE(contains(outcome.err + outcome.out, key), outcome.err);
+    }
+    const Outcome lint = run_program({"lint", source, "--select", "weight-term"});
+    CHECK(lint.code == 1);
+    CHECK(contains(lint.out, key));
+    CHECK(run_program({"drop", source, source + "-out", "--modules", "lm_head"}).code == 0);
+    const Outcome repair = run_program({"repair", source, source + "-repaired"});
+    if (repair.code == 0 && std::filesystem::exists(source + "-repaired"))
+      CHECK(contains(read_text(source + "-repaired/config.json"), key));
+    // The usual arrangement, and none.
+    for (const Json& usual : {Json(nullptr), Json("linear")}) {
+      const std::string plain = with(usual);
+      const Outcome outcome = run_program(formats.commands(plain)[2].second);
+      CHECK_MESSAGE(outcome.code == 0, outcome.err);
+      CHECK(run_program({"lint", plain, "--select", "weight-term"}).code == 0);
+    }
+  }
+}
+
+TEST_CASE("a file beside config.json and a header may name an arrangement of bytes, too") {
+  Formats formats;
+  const std::string source = formats.configured("gptq", [](Json&) {});
+  write_text(
+      source + "/quantize_config.json",
+      R"({"bits": 4, "group_size": 16, "quant_method": "gptq", "sym": true, "is_marlin_format": true})");
+  for (const auto& [command, words] : formats.commands(source)) {
+    if (!takes(command, "gptq")) continue;
+    CAPTURE(command);
+    const Outcome outcome = run_program(words);
+    CHECK(outcome.code == (command == "diff" ? 0 : 2));
+    CHECK_MESSAGE(contains(outcome.err + outcome.out, "is_marlin_format"), outcome.err);
+  }
+  CHECK(run_program({"lint", source, "--select", "weight-term"}).code == 1);
+  const auto to_fp8 = [&](const std::map<std::string, std::string>& metadata) {
+    const std::string changed = formats.changed(
+        "nvfp4-modelopt", [](Tensors&) {}, metadata);
+    return run_program(formats.commands(changed)[2].second);
+  };
+  for (const char* key : {"scale_layout", "weight_interleave", "is_sf_swizzled"}) {
+    const Outcome outcome = to_fp8({{"format", "pt"}, {key, "128x4"}});
+    CHECK(outcome.code == 2);
+    CHECK(contains(outcome.err, key));
+    CHECK(to_fp8({{"format", "pt"}, {key, "false"}}).code == 0);
+  }
+}
+
 TEST_CASE("repair replaces a config of GPTQ or AWQ if no tensor has their codes, and the weights stay") {
   Formats formats;
   for (const std::string format :

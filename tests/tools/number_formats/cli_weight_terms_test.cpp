@@ -162,6 +162,22 @@ TEST_CASE("global scales of an odd size are right where block scales make up for
   }
 }
 
+TEST_CASE("a global scale that is computed from large weights is no reciprocal") {
+  Formats formats;
+  const std::string source = formats.changed("mxfp4-compressed-tensors", [](Tensors& tensors) {
+    for (TensorData& t : tensors) {
+      if (!t.name.ends_with("_proj.weight_scale")) continue;
+      for (uint8_t& scale : t.bytes) scale = static_cast<uint8_t>(scale + 30);  // times 2^30
+    }
+  });
+  for (const char* layout : {"v7", "g8"}) {
+    const std::string out = source + "-" + layout;
+    const Outcome outcome = run_program({"convert", source, out, "--to", layout});
+    CHECK_MESSAGE(outcome.code == 0, outcome.err);
+    CHECK(run_program({"validate", out, "--source", source}).code == 0);
+  }
+}
+
 TEST_CASE("every command refuses another number of experts than config.json says") {
   Formats formats("qwen3_moe");
   for (const std::string& format : formats.names) {

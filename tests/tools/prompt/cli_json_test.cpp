@@ -10,7 +10,7 @@
 #include "formats/json.h"
 #include "kernels/device/device.h"
 #include "lib/base/io/file.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/models/decoder_files.h"

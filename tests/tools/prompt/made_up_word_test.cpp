@@ -80,7 +80,7 @@ TEST_CASE("a row makes the option, its help, the key, the field and the refusal 
   CHECK(option->description == "How it is glazed, beside --block");
   CHECK(option->default_text == "matt");
   command.options.layout = "fp8";
-  command.options.words.at("glaze_type").text = "clear";
+  command.options.settings.at("glaze_type").text = "clear";
   const Rule rule = make_rule(command.options);
   const Json json = recipe_to_json(Recipe(rule));
   CHECK(json.at("rules").at(0).at("glaze_type") == "clear");

@@ -16,7 +16,7 @@ class SolvedCheck : public QuantizedCheck {
   /// The form of a matrix that is solved.
   struct Solved {
     ExpectedSolver solver;
-    size_t bits = 4;        ///< of a code
+    size_t bits = 4;        ///< bits of a code
     size_t block = kGroup;  ///< columns of a stored scale; 0 if scales are not
                             ///< compared here
     /// Reads row `n` of the matrix back from its bytes.

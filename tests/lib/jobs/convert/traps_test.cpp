@@ -11,7 +11,7 @@
 #include "lib/base/names/lookup_parts.h"
 #include "lib/lint/lint.h"
 #include "lib/recipe/artifact/recipe_file.h"
-#include "lib/source/checkpoint/configured_quantization.h"
+#include "lib/source/config/configured_quantization.h"
 #include "lib/source/dialects/loader_lookup.h"
 #include "tests/support/edits.h"
 #include "tests/support/message.h"

@@ -64,12 +64,11 @@ TaskFile plan_tasks(const fs::path& source, const fs::path& destination, const O
 
 TaskResult run_task(const TaskFile& plan, size_t index, size_t count, bool verify = true) {
   const PlannedSource planned = open_planned("plan.json", plan);
-  const auto files = split_tasks(planned.source, planned.plan, count).files[index];
   ConvertOptions options;
   options.jobs = 2;
   options.verify = verify;
   Progress progress;
-  return run_task(planned, plan, files, options, progress);
+  return run_task(planned, plan, index, count, options, progress);
 }
 
 ConvertResult merge(const TaskFile& plan) {
@@ -290,6 +289,38 @@ TEST_CASE("tasks keep out of directories that are not theirs, and others out of 
   }
   CHECK(contains(message_of([&] { Checkpoint::open(out); }), "interrupted"));
   merge(plan);
+}
+
+TEST_CASE("merge names the tasks that did not finish, and counts them") {
+  const Scratch scratch;
+  write_source(scratch / "src");
+  const TaskFile plan = plan_tasks(scratch / "src", scratch / "out", small_files("v7"));
+  const PlannedSource planned = open_planned("plan.json", plan);
+  const TaskSplit split = split_tasks(planned.source, planned.plan, 40);
+  std::vector<size_t> busy;  // some of so many tasks have no files
+  for (size_t i = 0; i < 40; ++i) {
+    if (!split.files[i].empty()) busy.push_back(i);
+  }
+  REQUIRE(busy.size() > 4);
+  const auto missing = [&] { return message_of([&] { merge(plan); }); };
+  for (size_t done = 0; done + 2 < busy.size(); ++done) run_task(plan, busy[done], 40);
+  const size_t a = busy[busy.size() - 2], b = busy.back();
+  CHECK(missing().ends_with(fmt::format("; run tasks {}/40, {}/40", a, b)));
+  CHECK(contains(missing(), planned.plan.files[std::min(split.files[a][0], split.files[b][0])].name +
+                                ": expected a record of the task that finished it, found none"));
+  run_task(plan, a, 40);
+  CHECK(missing().ends_with(fmt::format("; run task {}/40", b)));
+  run_task(plan, b, 40);
+  merge(plan);
+
+  const TaskFile other = plan_tasks(scratch / "src", scratch / "other", small_files("v7"));
+  { TaskDirectory idle(other); }
+  CHECK(message_of([&] { merge(other); }).ends_with("; no task has started"));
+  { TaskDirectory(other).note_count(40); }
+  CHECK(
+      message_of([&] {
+        merge(other);
+      }).ends_with(busy.size() > 8 ? fmt::format(" and {} more", busy.size() - 8) : fmt::format("{}/40", b)));
 }
 
 TEST_CASE("a task refuses a folder that has the name of one of its files, before it writes") {

@@ -140,6 +140,39 @@ TEST_CASE("the proof of a graft finds what changes its weights in the donor or i
         std::string::npos);
 }
 
+TEST_CASE("the proof of a graft finds modules that are made of parts of both sources") {
+  const std::string o = "model.layers.1.self_attn.o_proj.";
+  const auto found = [&](const std::vector<std::string>& take, const char* scaled) {
+    Proven p(graft_of({"mtp"}));
+    for (const char* source : {"base", "donor"}) {
+      if (std::string(scaled).find(source) == std::string::npos) continue;
+      Tensors tensors = tensors_at(p.scratch / source);
+      tensors.push_back(
+          {o + "input_scale", DType::kF32, {}, {0, 0, 0x80, static_cast<uint8_t>(0x3F + source[0] - 'b')}});
+      write_checkpoint(p.scratch / source, {tensors}, read_text(p.scratch / source / "config.json"));
+    }
+    p.edit = graft_of(take);
+    const Tensors donor = tensors_at(p.scratch / "donor");
+    fs::remove_all(p.scratch / "out");
+    fs::copy(p.scratch / "base", p.scratch / "out");
+    return p.after([&](Tensors& t) {
+      for (const TensorData& x : donor) {
+        const bool taken = std::any_of(take.begin(), take.end(), [&](auto& name) { return name == x.name; });
+        if (!taken) continue;
+        std::erase_if(t, [&](const TensorData& y) { return y.name == x.name; });
+        t.push_back(x);
+      }
+    });
+  };
+  CHECK(found({o + "weight_scale_2"}, "none").find("mixed-module") != std::string::npos);
+  CHECK(
+      contains(found({o + "weight_scale_2"}, "none"), "expected it to stay with its codes, found it alone"));
+  CHECK(contains(found({o + "weight_scale"}, "none"), "expected it from the source of its module's codes"));
+  CHECK(contains(found({o + "weight"}, "none"), "expected it with its codes, found those alone"));
+  CHECK(found({o + "input_scale"}, "base and donor") == "");
+  CHECK(contains(found({o + "input_scale"}, "donor"), "mixed-module"));
+}
+
 TEST_CASE("the proof of dropped experts finds wrong experts, rows and counts") {
   const std::string a = "model.layers.0.mlp.experts", b = "model.layers.1.mlp.experts";
   Proven p({.kind = Edit::Kind::kDropExperts, .experts = {{a, {0, 2, 3}}, {b, {0, 1, 3}}}});

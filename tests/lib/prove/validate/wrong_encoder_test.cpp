@@ -7,7 +7,7 @@
 #include "kernels/numbers/quantize.h"
 #include "kernels/numbers/quantize_mx.h"
 #include "lib/recipe/selection/input_scales.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/linears/linears.h"
 #include "tests/lib/prove/validate/planted.h"
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"

@@ -39,12 +39,18 @@ TEST_CASE("each token is the most probable one of a prefill with all before it")
                 .epsilon(1e-4));
       tokens.push_back(t.token);
     }
-    // A token that ends a text is the last.
-    const std::vector<int32_t> ends{made.tokens[3].token};
-    const Generation ended = generate(decoder, std::span(tokens).first(5), 20, ends);
-    CHECK(ended.is_ended);
-    CHECK(ended.tokens.size() <= 4);
-    CHECK(ended.tokens.back().token == ends[0]);
+    // A token that ends a text is the last, wherever it is in the list.
+    const int32_t end = made.tokens[3].token;
+    int32_t other = 0;  // a token that is not generated
+    while (std::any_of(made.tokens.begin(), made.tokens.end(), [&](auto& t) { return t.token == other; }))
+      ++other;
+    for (const std::vector<int32_t>& ends : {std::vector{end}, {other, end}, {end, other}}) {
+      const Generation ended = generate(decoder, std::span(tokens).first(5), 20, ends);
+      CHECK(ended.is_ended);
+      CHECK(ended.tokens.size() <= 4);
+      CHECK(ended.tokens.back().token == end);
+    }
+    CHECK_FALSE(generate(decoder, std::span(tokens).first(5), 20, std::vector{other}).is_ended);
   }
 }
 
@@ -73,6 +79,13 @@ TEST_CASE("what ends a text is what generation_config.json says, else config.jso
   CHECK(ends() == std::vector<int32_t>{7, 9});
   say(R"({"do_sample": true})");
   CHECK(ends() == std::vector<int32_t>{2});
+  {
+    Json config = golden.config;
+    config.erase("eos_token_id");
+    config["text_config"] = {{"eos_token_id", Json::array({3, 5})}};
+    std::ofstream(scratch / "model" / "config.json") << config.dump();
+  }
+  CHECK(ends() == std::vector<int32_t>{3, 5});
   say(R"({"eos_token_id": -1})");
   contains(message_of(ends),
            "generation_config.json: eos_token_id: expected a token or a list of tokens, found -1");

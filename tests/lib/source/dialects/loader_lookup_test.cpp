@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "formats/json/access.h"
-#include "lib/source/checkpoint/configured_quantization.h"
+#include "lib/source/config/configured_quantization.h"
 #include "tests/support/message.h"
 
 namespace loader_lookup_test {

@@ -1,5 +1,5 @@
 #include "lib/recipe/selection/input_scales.h"
-#include "lib/source/checkpoint/configured_quantization.h"
+#include "lib/source/config/configured_quantization.h"
 
 #include <doctest/doctest.h>
 

@@ -6,7 +6,7 @@
 #include "formats/json.h"
 #include "lib/base/names/lookup_parts.h"
 #include "lib/lint/lint.h"
-#include "lib/source/checkpoint/configured_quantization.h"
+#include "lib/source/config/configured_quantization.h"
 #include "lib/write/transform/open_to_convert.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"

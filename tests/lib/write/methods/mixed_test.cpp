@@ -7,8 +7,8 @@
 
 #include "formats/json.h"
 #include "lib/base/names/lookup_parts.h"
-#include "lib/source/checkpoint/configured_quantization.h"
-#include "lib/source/checkpoint/linears.h"
+#include "lib/source/config/configured_quantization.h"
+#include "lib/source/linears/linears.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"
