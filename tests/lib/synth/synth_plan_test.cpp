@@ -13,7 +13,6 @@
 #include "formats/safetensors.h"
 #include "lib/base/names/natural.h"
 #include "lib/base/names/pattern.h"
-#include "lib/source/tokenizer/tokenizer.h"
 
 namespace synth_plan_test {
 
@@ -138,30 +137,6 @@ TEST_CASE("the configuration is what each dialect's loaders want") {
   const Json& config = files.at("config.json")["quantization_config"];
   CHECK(config["format"] == "nvfp4-pack-quantized");
   CHECK(config["config_groups"]["group_0"]["weights"]["strategy"] == "tensor_group");
-}
-
-TEST_CASE("the tokenizer has a token for each byte where the vocabulary has room") {
-  for (const int64_t vocab : {256, 257, 1024, 1500}) {
-    CAPTURE(vocab);
-    const SynthModel model =
-        make_synth_model({.shape = "tiny", .dialect = "modelopt", .layers = 1, .experts = 4, .vocab = vocab});
-    std::map<std::string, std::string> files;
-    for (const auto& [file, text] : synth_auxiliary_files(model)) files[file] = text;
-    const std::string& text = files.at("tokenizer.json");
-    if (vocab == 256) {
-      CHECK(parse_json("tokenizer.json", text)["model"]["type"] == "WordLevel");
-      continue;
-    }
-    const Tokenizer tokenizer = Tokenizer::parse("tokenizer.json", text);
-    CHECK(tokenizer.vocabulary_size() == vocab);
-    for (const std::string sample : {"Hello, world!\n", "na\u00efve \u20ac \U0001F600", "\x01\x7f t300"}) {
-      const std::vector<int32_t> ids = tokenizer.encode(sample, true);
-      CHECK(ids.size() == sample.size());
-      for (const int32_t id : ids) CHECK((id >= 1 && id <= 256));
-      CHECK(tokenizer.decode(ids, true) == sample);
-    }
-    CHECK(tokenizer.encode("<|endoftext|>", true) == std::vector<int32_t>{0});
-  }
 }
 
 }  // namespace synth_plan_test

@@ -70,16 +70,6 @@ TEST_CASE("generate ends at any token of a list in generation_config.json") {
   CHECK(ended["tokens"].size() == first + 1);
 }
 
-TEST_CASE("a model that synth made continues a prompt") {
-  const Scratch scratch;
-  const std::string model = (scratch / "model").string();
-  REQUIRE(run_program({"synth", model, "--shape", "llama", "--layers", "1", "--small", "-q"}).code == 0);
-  const Json json =
-      json_of(run_program({"generate", model, "--prompt", "h\u00e9llo", "--max-tokens", "3", "--json"}));
-  CHECK(json["prompt_tokens"] == 6);  // a token for each byte
-  CHECK(json["tokens"].size() > 0);
-}
-
 TEST_CASE("generate says where it ended for want of positions") {
   const GenerateFiles files;
   const Outcome o =

@@ -185,4 +185,44 @@ TEST_CASE("bad files and words of input scales are one line each, before there i
                  all.begin()->first + ".amax: expected the largest magnitude of inputs");
 }
 
+TEST_CASE("a conversion that loses W4A4 says how many input scales it drops or does not use") {
+  const Scratch scratch;
+  const std::string src = (scratch / "src").string(), out = (scratch / "out").string();
+  REQUIRE(run_program({"synth", src, "--shape", "llama", "--layers", "2", "--small", "-q"}).code == 0);
+  size_t all = 0, packed = 0;
+  for (const Linear& m : find_weight_modules(Checkpoint::open(src))) {
+    all += m.input_scale.has_value();
+    packed += m.input_scale.has_value() && m.name.find(".mlp.") != m.name.npos;
+  }
+  REQUIRE(packed > 0);
+  REQUIRE(packed < all);
+  const auto warning = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"convert", src, out, "--force"});
+    const Outcome o = run_program(words);
+    CHECK_MESSAGE(o.code == 0, o.err);
+    return o.err;
+  };
+  for (const char* layout : {"v7", "v7-packed", "g8"}) {
+    CAPTURE(std::string(layout));
+    const std::string text = warning({"--to", layout});
+    CHECK(contains(text,
+                   fmt::format("warning: {}: {} modules have input scales, which are copied but not used: "
+                               "kernels of {} ",
+                               src, packed, layout)));
+    CHECK(contains(text, "[input-scales-unused]"));
+  }
+  for (const auto& words : std::vector<std::vector<std::string>>{
+           {"--to", "bf16"},
+           {"--to", "fp8"},
+           {"--to", "mxfp4"},
+           {"--to", "nvfp4", "--dialect", "compressed-tensors", "--input-scale", "none"}}) {
+    CAPTURE(words[1]);
+    const std::string text = warning(words);
+    CHECK(contains(text, fmt::format("warning: {}: {} input scales are dropped: ", src, all)));
+    CHECK(text.find("[input-scales-dropped]") == text.rfind("[input-scales-dropped]"));
+  }
+  CHECK(warning({"--to", "nvfp4", "--dialect", "compressed-tensors"}).find("input-scales") ==
+        std::string::npos);
+}
+
 }  // namespace cli_input_scale_test

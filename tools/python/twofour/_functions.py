@@ -1016,12 +1016,12 @@ def graft(
         KeyboardInterrupt: Ctrl-C, once the command has tidied up.
 
     Notes:
-        Every tensor of donor that matches comes, byte for byte. The tensors of base that match, or belong to a module that
-        comes, go; all others stay as they are. config.json and hf_quant_config.json of base are kept, but for the count of
-        draft layers, lists with an entry a layer, what says whether there are modules of a kind (n_shared_experts), and what
-        says how the modules that come are quantized. What these cannot say is refused, and so are shapes that do not fit
-        base. Where nothing of base is replaced, twofour.drop() of all that came gives base's files back, byte for byte.
-        twofour.validate(destination, source=base, donor=donor) proves the result.
+        Matching tensors of donor come, byte for byte. Tensors of base go that match, have these names or belong to modules
+        whose weights come. Of quantized modules, only biases and scales of activations come alone. config.json and
+        hf_quant_config.json of base are kept, but for the count of draft layers, lists with an entry a layer, what says
+        whether there are modules of a kind (n_shared_experts), and what says how the modules that come are quantized. What
+        these cannot say is refused, like shapes that do not fit base. Where nothing of base is replaced, twofour.drop() of
+        all that came gives base's files back. twofour.validate(destination, source=base, donor=donor) proves the result.
     """
     return cast("documents.Convert", call(
         "graft", base, donor, destination, progress=progress, take=take, force=force, resume=resume,
