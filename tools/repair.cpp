@@ -71,6 +71,7 @@ Json mend_json(const MendRecord& m) {
                {"files", std::vector<std::string>(m.files.begin(), m.files.end())},
                {"settings", Json::array()}};
   for (const auto& [name, values] : m.tensors) json["tensors"].push_back(name);
+  json["from_donor"] = m.from_donor.size();
   for (const MendRecord::Setting& s : m.settings)
     json["settings"].push_back({{"file", s.file}, {"key", s.key}});
   json["prefix"] = m.prefix;
@@ -126,6 +127,15 @@ std::string first_of(const std::vector<std::string>& changes) {
                      and_more(changes.size(), " and {} more", count));
 }
 
+/// Tells where the numbers of a mend come from: " (2 from the donor, 1 from neighbours)".
+std::string origins_of(const MendRecord& m) {
+  const size_t others = m.tensors.size() - m.from_donor.size();
+  if (m.from_donor.empty() && m.origin.empty()) return "";
+  if (m.from_donor.empty()) return fmt::format(" (from {})", m.origin);
+  if (others == 0) return " (from the donor)";
+  return fmt::format(" ({} from the donor, {} from {})", m.from_donor.size(), others, m.origin);
+}
+
 std::string mend_text(const MendRecord& m) {
   std::string rules, what;
   const auto add = [&](const std::string& text) { what += (what.empty() ? "" : ", ") + text; };
@@ -136,7 +146,8 @@ std::string mend_text(const MendRecord& m) {
   for (const auto& [name, values] : m.numbers)
     numbers.push_back(fmt::format("{}: from {} to {}", name, values.first, values.second));
   if (!m.tensors.empty())
-    add(counted(m.tensors.size(), "tensor") + (numbers.empty() ? "" : ", " + first_of(numbers)));
+    add(counted(m.tensors.size(), "tensor") + origins_of(m) +
+        (numbers.empty() ? "" : ", " + first_of(numbers)));
   if (!m.dropped.empty()) add(counted(m.dropped.size(), "tensor") + " dropped");
   if (!m.prefix.empty()) add(m.prefix + " removed from names");
   for (const auto& s : m.settings) {
@@ -177,7 +188,7 @@ LintReport expected_report(const Repaired& repaired, const LintLevels& levels) {
   for (const LintFinding& f : repaired.found) {
     const std::string id = lint_rules()[f.rule].id;
     const auto level = levels.find(id);
-    if (level != levels.end() && !level->second) continue;
+    if (level == levels.end() ? lint_rules()[f.rule].opt_in : !level->second) continue;
     const bool is_config = f.file == "config.json" || f.file == "hf_quant_config.json";
     const bool is_of_files = f.file.ends_with(".json") || f.file.ends_with(".jinja") || f.name.empty();
     if (rules.contains(id) || files.contains(f.file) || is_config || !is_of_files || is_listed(f)) continue;
@@ -202,6 +213,15 @@ bool lost_something(const Repaired& repaired) {
   return std::any_of(repaired.unmended.begin(), repaired.unmended.end(), [](const Finding& f) {
     return f.id == "missing-shard" || f.id == "index-stale-tensor";
   });
+}
+
+/// What became of the checkpoint, in words.
+const char* outcome_of(const Repaired& repaired, const LintReport& left, bool is_mended) {
+  const bool is_whole =
+      is_mended && std::none_of(repaired.unmended.begin(), repaired.unmended.end(),
+                                [](const Finding& f) { return f.severity != Severity::kNote; });
+  if (!repaired.mends.empty()) return is_whole ? "mended" : "mended in part";
+  return is_whole && !left.failed() ? "nothing to mend" : "nothing that can be mended";
 }
 
 Json left_json(const LintReport& left) {
@@ -321,23 +341,31 @@ int run_repair(const RepairArguments& given, const Common& common) {
   const bool is_mended = !left.failed() && !lost_something(repaired);
   document["left"] = left_json(left);
   document["mended"] = is_mended;
+  const std::string outcome = outcome_of(repaired, left, is_mended);
+  document["outcome"] = outcome;
   if (common.json) {
     print_json(document);
   } else if (!common.quiet) {
     const size_t waiting = given.donor.empty() ? count_for_donors(left) : 0;
     if (waiting > 0) {
-      print_stdout("{}: {}; {} {} --donor, a checkpoint of the same model\n", o.source,
-                   repaired.mends.empty() ? "nothing mended, nothing written" : "not all mended",
-                   counted(waiting, "finding"), waiting == 1 ? "needs" : "need");
-    } else if (repaired.mends.empty()) {
-      print_stdout("{}: nothing to mend, nothing written\n", o.source);
+      print_stdout(
+          "{}: {}; {} {} --donor, a checkpoint of the same model
+          ", o.source,
+              repaired.mends.empty()
+              ? "nothing mended"
+              : "not all mended",
+          counted(waiting, "finding"), waiting == 1 ? "needs" : "need");
     }
     const bool is_read_whole = repaired.mends.empty() && !is_remote_address(given.common.source);
     print_lint_report(common, left, subject,
                       writes          ? "read again"
                       : is_read_whole ? "all bytes read"
                                       : "as far as headers show");
-    if (o.dry_run && !repaired.mends.empty()) print_stdout("dry run: nothing written to {}\n", o.destination);
+    if (repaired.mends.empty()) {
+      print_stdout("{}: nothing written to {}\n", outcome, o.destination);
+    } else if (o.dry_run) {
+      print_stdout("dry run: nothing written to {}\n", o.destination);
+    }
   }
   return is_mended ? kDone : kFound;
 }
@@ -363,10 +391,9 @@ std::function<int()> setup_repair(Arguments& args, const Common& common) {
   args.option("--fold", o->fold, "Give fused linears the larger of unequal global scales, at a stated loss")
       .one_of({"larger"})
       .default_text("none is folded");
-  args.option(
-          "--input-scale", o->input_scale,
-          "Scales for linears without a valid one: of neighbours, constant=X (1.0 is an amax of 2688), or "
-          "'from FILE' with M.amax of each module")
+  args.option("--input-scale", o->input_scale,
+              "Scales for linears without a valid one: of neighbours or the donor, constant=X "
+              "(1.0 is an amax of 2688), or 'from FILE' with M.amax of each module")
       .value_name("WHICH")
       .default_text("neighbours");
   std::vector<std::string> profiles;

@@ -16,6 +16,7 @@
 #include "tools/cli/command.h"
 #include "tools/cli/conversion_options.h"
 #include "tools/cli/option_values.h"
+#include "tools/cli/source_options.h"
 #include "tools/text/figures_text.h"
 #include "tools/text/validate_text.h"
 
@@ -28,6 +29,7 @@ struct ValidateArguments {
   uint64_t seed = 0;
   bool all_layers = false, all_rows = false;
   std::string statistics, masks;
+  RemoteOptions remote;
 };
 
 /// The options of validate() that --tokens, --all-layers and --seed give, with defaults for omitted ones.
@@ -329,10 +331,19 @@ int run_validate(const ValidateArguments& given, const Common& common) {
   if (!o.masks.empty() && o.source.empty()) throw Error("--mask: expected with --source only, found without");
   ValidateReport report;
   const ValidateOptions options = validate_options(o, common, device);
+  refuse_remote(o.donor, "a donor is read from a directory");
+  const std::string named = o.source;
+  const auto cache = is_remote_address(o.source) ? std::optional(cache_of(o.remote)) : std::nullopt;
+  if (cache) check_apart_from_cache(o.artifact, cache->folder);
+  RemoteSource remote(o.source, cache);
+  if (!o.source.empty()) o.source = remote.path().string();
   with_progress(common, [&](Progress& progress) {
+    if (cache) remote.download_whole_files(&progress);
     report = o.source.empty() ? validate(o.artifact, options, progress)
                               : validate(o.artifact, o.source, options, progress);
   });
+  remote.remove_downloads();
+  o.source = named;
   sort_differences(report.differences);
   if (common.device == "auto" && device == Device::cpu) {
     report.notes.push_back({Severity::kNote, "no-device", "--device auto",
@@ -353,7 +364,7 @@ int run_validate(const ValidateArguments& given, const Common& common) {
 std::function<int()> setup_validate(Arguments& args, const Common& common) {
   auto o = std::make_shared<ValidateArguments>();
   args.option("DST", o->artifact, "Artifact to check").required().as_checkpoint();
-  args.option("--source", o->source, "Checkpoint that the artifact was made from")
+  args.option("--source", o->source, or_url("Checkpoint that the artifact was made from"))
       .value_name("PATH")
       .as_checkpoint();
   args.option("--donor", o->donor,
@@ -375,14 +386,15 @@ std::function<int()> setup_validate(Arguments& args, const Common& common) {
   args.flag("--all-layers", o->all_layers, "Run every layer, not only the first, the last and 2 between");
   add_seed_option(args, o->seed, "Seed of the layers, experts, activations and routing that are run");
   add_io_option(args, o->io);
+  add_cache_options(args, o->remote);
   add_html_option(args, o->html);
   args.footer(
       "Without --source, every byte is read and compared with the hashes in twofour.json. That finds damage, "
       "not a wrong conversion.\n"
       "With --source, every tensor of the source is accounted for, every byte is derived again by slow code "
       "that the converter does not use, and layers are run against a reference in double precision.\n"
-      "Of what graft or drop wrote, --source is BASE or SRC: each tensor is traced back to the bytes of its "
-      "source, and counts, lists and quantization entries of the configs are compared with the tensors.");
+      "Of what graft or drop wrote, --source is BASE or SRC: each tensor is traced back to its bytes, "
+      "and counts, lists and quantization entries of the configs are compared with the tensors.");
   return [o, &common] { return run_validate(*o, common); };
 }
 

@@ -95,7 +95,7 @@ bool mend_cache_scales(Repair& r, MendRecord& record) {
       } else if (const auto at = r.donor ? r.donor->find(layer.names[side]) : std::nullopt;
                  at && holds_scales(*r.donor, *at)) {
         made.push_back(copy_of(*r.donor, *at, layer.names[side]));
-        record.takes_from_donor = true;
+        record.from_donor.insert(layer.names[side]);
       } else {
         r.leave(rule, layer.names[side], "the layer has no other scale; a donor may have it");
         continue;
@@ -104,6 +104,9 @@ bool mend_cache_scales(Repair& r, MendRecord& record) {
     }
   }
   if (made.empty()) return false;
+  record.takes_from_donor = !record.from_donor.empty();
+  if (record.takes_from_donor) refuse_other_model(r);
+  record.origin = "the layer's other scale";
   r.set(std::move(made), record);
   return true;
 }

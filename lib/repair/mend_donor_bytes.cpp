@@ -132,6 +132,7 @@ class DonorBytes {
     for (const size_t i : comes) {
       const TensorInfo& t = r_.donor->tensors()[i];
       record_.tensors[t.name] = "";
+      record_.from_donor.insert(t.name);
       record_.bytes += t.bytes();
     }
     record_.takes_from_donor = true;

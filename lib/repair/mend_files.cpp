@@ -59,7 +59,6 @@ class FileMend {
              {"duplicate-tensor", "leftover-file", "missing-shard", "bad-index", "no-index",
               "index-stale-tensor", "index-wrong-file", "index-incomplete", "index-total-size"})) {
       const std::string rule = lint_rules()[f->rule].id;
-      if (rule == "not-downloaded" && !f->file.ends_with(".safetensors.index.json")) continue;
       if (rule == "leftover-file" && r_.edited.kept_files.contains(f->file)) continue;
       if ((rule == "missing-shard" || rule == "index-stale-tensor") && !is_complete()) {
         r_.leave(rule, f->where(), "what the index names is in no file; a donor may have it");

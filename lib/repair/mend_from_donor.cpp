@@ -20,116 +20,6 @@ namespace twofour {
 
 namespace {
 
-constexpr std::string_view kTokenizerFiles[] = {
-    "tokenizer.json",      "tokenizer.model",   "tokenizer_config.json", "special_tokens_map.json",
-    "vocab.json",          "merges.txt",        "added_tokens.json",     "vocab.txt",
-    "spiece.model",        "tiktoken.model",    "tekken.json",           "sentencepiece.bpe.model",
-    "chat_template.jinja", "chat_template.json"};
-constexpr std::string_view kTemplateFiles[] = {"chat_template.jinja", "chat_template.json",
-                                               "tokenizer_config.json"};
-
-std::optional<std::string> text_of_donor(const Repair& r, std::string_view name) {
-  const auto path = r.donor->path() / name;
-  if (is_absent(path)) return std::nullopt;
-  return read_text(open_below(r.donor->path(), path, Links::kInside));
-}
-
-class DonorFiles {
- public:
-  DonorFiles(Repair& repair, MendRecord& record) : r_(repair), record_(record) {}
-
-  bool run() {
-    const bool lacks_config = r_.edited.config.is_null();
-    note({"no-tokenizer", "bad-tokenizer", "tokenizer-size", "token-ids", "missing-token", "tokenizer-steps",
-          "token-flags"},
-         tokenizer_, [](const LintFinding& f) { return is_of_tokenizer(f.file); });
-    note({"bad-config", "missing-sidecar", "not-downloaded"}, tokenizer_,
-         [](const LintFinding& f) { return is_of_tokenizer(f.file); });
-    note({"bad-chat-template", "template-gap", "two-chat-templates", "no-chat-template"}, template_,
-         [](const LintFinding&) { return true; });
-    if (lacks_config)
-      note({"no-config", "bad-config", "not-downloaded"}, config_,
-           [](const LintFinding& f) { return f.file.empty() || f.file == "config.json"; });
-    if (tokenizer_.empty() && template_.empty() && config_.empty()) return false;
-    if (r_.donor == nullptr || !r_.donor->is_directory()) return leave_all();
-    refuse_other_model(r_);
-    bool mended = !config_.empty() && take_config();
-    if (!tokenizer_.empty()) {
-      mended = take(kTokenizerFiles, tokenizer_) || mended;
-    } else if (!template_.empty()) {
-      mended = take(kTemplateFiles, template_) || mended;
-    }
-    return mended;
-  }
-
- private:
-  static bool is_of_tokenizer(const std::string& file) {
-    return file.empty() || std::ranges::find(kTokenizerFiles, file) != std::end(kTokenizerFiles);
-  }
-  template <class F>
-  void note(std::initializer_list<std::string_view> rules, std::vector<const LintFinding*>& to, F&& fits) {
-    for (const LintFinding* f : r_.found_in_source(rules)) {
-      if (fits(*f)) to.push_back(f);
-    }
-  }
-  void leave(const std::vector<const LintFinding*>& findings, const std::string& why) {
-    for (const LintFinding* f : findings) {
-      if (f->severity != Severity::kNote) r_.leave(lint_rules()[f->rule].id, f->where(), why);
-    }
-  }
-  bool leave_all() {
-    for (const auto* findings : {&config_, &tokenizer_, &template_})
-      leave(*findings,
-            fmt::format("expected {} of the same model, which has the file, found none", options::kDonor));
-    return false;
-  }
-  bool take_config() {
-    if (!r_.donor->config().is_object()) return false;
-    r_.edited.config = r_.donor->config();
-    r_.edited.texts["config.json"] = *text_of_donor(r_, "config.json");
-    r_.changed();
-    add("config.json", config_);
-    return true;
-  }
-  void add(const std::string& name, const std::vector<const LintFinding*>& why) {
-    record_.takes_from_donor = true;
-    record_.files.insert(name);
-    if (r_.edited.texts.contains(name)) record_.bytes += r_.edited.texts[name].size();
-    for (const LintFinding* f : why) record_.rules.insert(lint_rules()[f->rule].id);
-  }
-  /// Takes those of the files that the donor has. The others go.
-  bool take(std::span<const std::string_view> names, const std::vector<const LintFinding*>& why) {
-    std::map<std::string, std::string> texts;
-    for (const std::string_view name : names) {
-      if (auto text = text_of_donor(r_, name)) texts[std::string(name)] = std::move(*text);
-    }
-    if (texts.empty()) {
-      leave(why, "the donor has no such file");
-      return false;
-    }
-    bool mended = false;
-    for (const std::string_view name : names) {
-      const std::string file(name);
-      const bool is_there = !is_absent(r_.source.path() / file);
-      const auto at = texts.find(file);
-      if (at == texts.end()) {
-        if (!is_there) continue;
-        r_.edited.dropped_files.insert(file);
-      } else {
-        if (is_there && read_text(r_.source.open_again(file.c_str())) == at->second) continue;
-        r_.edited.texts[file] = std::move(at->second);
-      }
-      add(file, why);
-      mended = true;
-    }
-    return mended;
-  }
-
-  Repair& r_;
-  MendRecord& record_;
-  std::vector<const LintFinding*> config_, tokenizer_, template_;
-};
-
 /// The module that is taken as a whole with a tensor of it: "model.layers.0.mlp.up_proj".
 std::string whole_module_of(std::string_view tensor) { return std::string(module_of(tensor)); }
 
@@ -145,8 +35,12 @@ class DonorTensors {
     }
     const auto lost =
         r_.found({"head-missing", "tensor-missing", "experts-missing", "layers-missing", "mtp-missing"});
-    for (const LintFinding* f : r_.found_in_source({"missing-shard", "index-stale-tensor"}))
-      missing_.push_back(f);
+    for (const LintFinding* f : r_.found_in_source({"missing-shard", "index-stale-tensor", "not-downloaded",
+                                                    "bad-header", "file-size", "data-holes"})) {
+      const std::string_view rule = lint_rules()[f->rule].id;
+      if (rule == "missing-shard" || rule == "index-stale-tensor" || r_.broken.contains(f->file))
+        missing_.push_back(f);
+    }
     missing_.insert(missing_.end(), lost.begin(), lost.end());
     if (broken_.empty() && missing_.empty()) return false;
     if (r_.donor == nullptr) return leave_all();
@@ -157,6 +51,7 @@ class DonorTensors {
     const bool all = !broken_rules_.empty() && unlike.size() > 1 && replace_all(unlike);
     mended = all;
     for (const auto& [module, rule] : std::map(broken_rules_)) {
+      if (has_lost_part(module) && !missing_rules_.empty()) continue;  // it comes with what is missing
       if (!all || !unlike.contains(module)) mended = replace(module, rule) || mended;
     }
     if (!missing_rules_.empty()) mended = add_missing() || mended;
@@ -287,30 +182,80 @@ class DonorTensors {
     for (const EditedTensor& t : r_.edited.tensors) present.insert(whole_module_of(t.info.name));
     const int64_t layers = model_layers(r_.edited.config);
     const bool wants_drafts = missing_rules_.contains("mtp-missing");
+    // Modules that lost a part are taken as a whole.
+    std::set<std::string> split;
+    for (const TensorInfo& t : r_.donor->tensors()) {
+      std::string module = whole_module_of(t.name);
+      if (present.contains(module) && is_lost(t.name)) split.insert(std::move(module));
+    }
     std::vector<size_t> comes;
     for (size_t i = 0; i < r_.donor->tensors().size(); ++i) {
-      const std::string module = whole_module_of(r_.donor->tensors()[i].name);
-      if (present.contains(module) && !missing_names_.contains(r_.donor->tensors()[i].name)) continue;
-      if (module_role(module, layers) == ModuleRole::kMtp && !wants_drafts) continue;
+      const std::string& name = r_.donor->tensors()[i].name;
+      const std::string module = whole_module_of(name);
+      if (present.contains(module) && !missing_names_.contains(name) && !split.contains(module)) continue;
+      if (module_role(module, layers) == ModuleRole::kMtp && !wants_drafts && !is_lost(name)) continue;
       comes.push_back(i);
     }
+    std::set<std::string> goes;
+    for (const EditedTensor& t : r_.edited.tensors) {
+      if (split.contains(whole_module_of(t.info.name))) goes.insert(r_.origin_of(t));
+    }
+    const auto add_all = [&] {
+      std::erase_if(r_.edited.tensors,
+                    [&](const EditedTensor& t) { return split.contains(whole_module_of(t.info.name)); });
+      for (const size_t i : comes) add(i);
+    };
     const bool is_renamed = std::any_of(comes.begin(), comes.end(),
                                         [&](size_t i) { return has_other_name(r_.donor->tensors()[i]); });
-    const bool mended =
-        !comes.empty() && !is_renamed && !are_spelled_otherwise(comes) &&
-        r_.try_change(
-            [&] {
-              for (const size_t i : comes) add(i);
-            },
-            {"head-missing", "tensor-missing", "experts-missing", "layers-missing", "mtp-missing"});
+    std::vector<size_t> unnamed = comes;  // the index names the others
+    std::erase_if(unnamed, [&](size_t i) { return is_lost(r_.donor->tensors()[i].name); });
+    const bool may_come = !comes.empty() && !is_renamed && !are_spelled_otherwise(unnamed);
+    bool mended = may_come && r_.try_change(add_all, {"head-missing", "tensor-missing", "experts-missing",
+                                                      "layers-missing", "mtp-missing"});
+    if (may_come && !mended) {
+      // Nothing but the index says that the model has them.
+      std::erase_if(comes, [&](size_t i) {
+        const std::string& name = r_.donor->tensors()[i].name;
+        return !is_lost(name) && !split.contains(whole_module_of(name));
+      });
+      mended = !comes.empty() && change_without_faults(add_all);
+    }
     if (!mended) {
+      const auto left =
+          r_.found({"head-missing", "tensor-missing", "experts-missing", "layers-missing", "mtp-missing"});
+      // An index may name what the model never had.
+      if (left.empty() && r_.broken.empty()) return false;
       for (const std::string& rule : missing_rules_)
         r_.leave(rule, r_.donor->path().string(), "the donor does not have what is missing");
       return false;
     }
     record_.rules.insert(missing_rules_.begin(), missing_rules_.end());
+    record_.files.insert(r_.broken.begin(), r_.broken.end());
+    record_.dropped.merge(goes);
     for (const size_t i : comes) list(i);
     return true;
+  }
+
+  /// True for a tensor that the source's index names and no file has.
+  bool is_lost(const std::string& name) const {
+    return std::any_of(r_.lost.begin(), r_.lost.end(),
+                       [&](const std::string& lost) { return lost == name || unwrapped(lost) == name; });
+  }
+  bool has_lost_part(const std::string& module) const {
+    return std::any_of(r_.lost.begin(), r_.lost.end(), [&](const std::string& lost) {
+      return whole_module_of(lost) == module || whole_module_of(unwrapped(lost)) == module;
+    });
+  }
+  /// Makes a change unless there are more faults with it.
+  bool change_without_faults(const std::function<void()>& change) {
+    const size_t before = r_.faults();
+    Edited saved = r_.edited;
+    change();
+    r_.changed();
+    if (r_.faults() <= before) return true;
+    r_.edited = std::move(saved);
+    r_.changed();
+    return false;
   }
 
   /// True if the state has a tensor under the name without its first parts.
@@ -333,6 +278,7 @@ class DonorTensors {
     const TensorInfo& t = r_.donor->tensors()[tensor];
     record_.takes_from_donor = true;
     record_.tensors[t.name] = "";
+    record_.from_donor.insert(t.name);
     record_.bytes += t.bytes();
   }
 
@@ -346,7 +292,6 @@ class DonorTensors {
 
 }  // namespace
 
-bool mend_from_donor_files(Repair& repair, MendRecord& record) { return DonorFiles(repair, record).run(); }
 bool mend_from_donor_tensors(Repair& repair, MendRecord& record) {
   return DonorTensors(repair, record).run();
 }

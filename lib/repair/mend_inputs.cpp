@@ -11,6 +11,7 @@
 #include "formats/naming.h"
 #include "lib/base/findings/problems.h"
 #include "lib/base/names/natural.h"
+#include "lib/repair/input_member.h"
 #include "lib/repair/repair.h"
 #include "lib/source/config/configured_quantization.h"
 #include "lib/source/config/quantization_config.h"
@@ -19,58 +20,13 @@
 namespace twofour {
 namespace {
 
+constexpr std::string_view kNeighbours = "neighbours";
 constexpr float kNvfp4Inputs = 2688, kE4m3Inputs = 448;
 
 /// Scales of one input that differ by more are not all right, and which one is wrong is not known.
 constexpr float kMostToShare = 10;
 /// A scale that is so many times the median of its projection's is no neighbour to take from.
 constexpr float kFarFromMedian = 1024;
-
-/// A linear, or an expert of a stack, with the scale of its inputs.
-struct Member {
-  std::string module, kind = {};
-  std::string tensor = {};        ///< name of the scale
-  std::optional<size_t> at = {};  ///< its tensor; absent if it is missing
-  size_t place = 0;               ///< among the numbers of the tensor
-  bool divides = false, is_fp8 = false;
-  float stored = 0, multiplier = 0;  ///< the multiplier is 0 without a valid scale
-  bool is_far = false;               ///< valid, but far above the others of its projection
-
-  bool is_valid() const { return multiplier > 0; }
-};
-
-float multiplier_of(float stored, bool divides) {
-  const float multiplier = divides ? 1 / stored : stored;
-  const bool is_valid = std::isfinite(stored) && stored > 0 && std::isfinite(multiplier) && multiplier > 0;
-  return is_valid ? multiplier : 0;
-}
-
-/// The projection of a layer that a module belongs to. Experts of a block have two: down, and gate and up.
-std::string projection_of(const Member& m) {
-  const auto parsed = parse_module_name(m.module);
-  if (!parsed || parsed->kind != BlockKind::kRoutedExperts) return m.module;
-  return fmt::format("{} {}", parsed->block,
-                     parsed->projection == Projection::kDown ? "down" : "gate and up");
-}
-
-std::string fused_name(const Member& m) {
-  const auto fused = fused_group(m.module);
-  // Experts of a stack are not fused.
-  return fused ? fmt::format("{} {}", fused->first, fused->second) : fmt::format("{} {}", m.module, m.place);
-}
-
-bool is_gate_or_up(const Member& m) {
-  const auto parsed = parse_module_name(m.module);
-  return parsed && parsed->projection != Projection::kDown;
-}
-
-/// The kind of a projection over layers.
-std::string kind_over_layers(const Member& m) { return kind_of(projection_of(m)); }
-
-int64_t layer_of(const Member& m) {
-  const NumberedName name = split_numbers(m.module);
-  return name.numbers.empty() ? 0 : name.numbers[0];
-}
 
 /// True if the config states that a module's inputs are not quantized.
 bool is_weight_only(const Json& words, const SourceGroups& groups, const std::string& module) {
@@ -91,18 +47,23 @@ bool is_declared(const Json& words, const SourceGroups& groups, const std::strin
   return member(member(group, "input_activations"), "dynamic") == Json(false);
 }
 
+using Member = InputMember;
+
 class InputScales {
  public:
   InputScales(Repair& repair, MendRecord& record) : r_(repair), c_(repair.view()), record_(record) {}
 
   bool run() {
     list();
-    const bool none =
-        std::none_of(members_.begin(), members_.end(), [](const Member& m) { return m.is_valid(); });
-    if (none && r_.settings.input_scale == "neighbours") return drop_invalid();
+    const bool none = std::none_of(members_.begin(), members_.end(),
+                                   [](const Member& m) { return m.is_valid() || m.theirs > 0; });
+    if (none && r_.settings.input_scale == kNeighbours) return drop_invalid();
     find_far();
     choose();
+    share_of_donor();
     share();
+    if (std::any_of(changes_.begin(), changes_.end(), [](auto& c) { return c.second.is_of_donor; }))
+      refuse_other_model(r_);
     return write();
   }
 
@@ -110,6 +71,8 @@ class InputScales {
   void add(Member m, std::optional<size_t> tensor, size_t experts) {
     m.kind = kind_of(m.module) + (m.is_fp8 ? " FP8" : "");
     m.at = tensor;
+    const std::vector<float> theirs = scales_of_donor(m);
+    if (!theirs.empty()) m.theirs = theirs[0];
     if (!tensor) {
       members_.push_back(std::move(m));
       return;
@@ -120,8 +83,28 @@ class InputScales {
     for (m.place = 0; m.place < values.size(); ++m.place) {
       m.stored = values[m.place];
       m.multiplier = multiplier_of(m.stored, m.divides);
+      m.theirs = theirs.size() == values.size() ? theirs[m.place] : 0;
       members_.push_back(m);
     }
+  }
+  /// The numbers of the donor's scale for a module that it has in the same format; 0 where one is not valid.
+  std::vector<float> scales_of_donor(const Member& m) {
+    if (r_.donor == nullptr || r_.settings.input_scale != kNeighbours) return {};
+    if (nvfp4_of_donor_.empty()) {
+      for (const Nvfp4Linear& theirs : r_.donor->nvfp4_modules()) nvfp4_of_donor_[theirs.name] = &theirs;
+    }
+    if (m.is_fp8) {
+      const auto weight = r_.donor->find(m.module + ".weight");
+      if (!weight || r_.donor->tensors()[*weight].dtype != DType::kF8E4M3) return {};
+    } else {
+      const auto at = nvfp4_of_donor_.find(m.module);
+      if (at == nvfp4_of_donor_.end() || at->second->dialect->divides != m.divides) return {};
+    }
+    const auto at = r_.donor->find(m.tensor);
+    if (!at) return {};
+    std::vector<float> scales = floats_of(*r_.donor, *at);
+    for (float& scale : scales) scale = multiplier_of(scale, m.divides) > 0 ? scale : 0;
+    return scales;
   }
 
   void list() {
@@ -151,9 +134,9 @@ class InputScales {
     if (is_weight_only(words_, groups_, m.module)) return false;
     const Kind& kind = kinds_.at(m.kind);
     // Engines quantize the inputs of an FP8 linear without a scale as they come.
-    return m.is_fp8 ? kind.with > kind.without || is_declared(words_, groups_, m.module)
-                    : kind.with > 0 || any_nvfp4_scale() ||
-                          r_.settings.input_scale != RepairSettings{}.input_scale;
+    return m.is_fp8
+               ? kind.with > kind.without || is_declared(words_, groups_, m.module)
+               : kind.with > 0 || any_nvfp4_scale() || r_.settings.input_scale != kNeighbours || m.theirs > 0;
   }
   bool any_nvfp4_scale() const {
     return std::any_of(members_.begin(), members_.end(),
@@ -192,7 +175,7 @@ class InputScales {
       std::string rule;
       if (!is_target(m, rule)) continue;
       Change change{rule};
-      if (r_.settings.input_scale != "neighbours") {
+      if (r_.settings.input_scale != kNeighbours) {
         const auto multiplier = given(m);
         if (!multiplier) {
           r_.leave(rule, m.module, "the file has no amax of it");
@@ -200,6 +183,8 @@ class InputScales {
         }
         change.multiplier = *multiplier;
         change.stored = m.divides ? 1 / *multiplier : *multiplier;
+      } else if (m.theirs > 0) {
+        change.set_to_donors(m);
       } else {
         const Member* from = nullptr;
         for (const auto* table : {&fused, &projection}) {
@@ -245,6 +230,30 @@ class InputScales {
     return std::bit_cast<float>(at->second) / (m.is_fp8 ? kE4m3Inputs : kNvfp4Inputs);
   }
 
+  /// Gives gate and up that differ the donor's scale if it has one for both.
+  void share_of_donor() {
+    if (r_.donor == nullptr || !r_.wants("unequal-input-scales")) return;
+    std::map<std::string, std::vector<size_t>> groups;
+    for (size_t i = 0; i < members_.size(); ++i) {
+      const Member& m = members_[i];
+      if (m.is_valid() && !m.is_fp8 && is_gate_or_up(m)) groups[fused_name(m)].push_back(i);
+    }
+    for (const auto& [name, group] : groups) {
+      const Member& first = members_[group[0]];
+      const auto all = [&](auto same) {
+        return std::all_of(group.begin(), group.end(), [&](size_t i) { return same(members_[i]); });
+      };
+      const bool is_equal = all([&](const Member& m) { return m.multiplier == first.multiplier; });
+      const bool has_one = first.theirs > 0 && all([&](const Member& m) { return m.theirs == first.theirs; });
+      if (is_equal || !has_one) continue;
+      for (const size_t i : group) {
+        if (members_[i].stored == members_[i].theirs) continue;
+        changes_[i].rule = "unequal-input-scales";
+        changes_[i].set_to_donors(members_[i]);
+      }
+    }
+  }
+
   /// Gives all linears that engines fuse the largest of their scales.
   void share() {
     std::map<std::string, std::pair<float, float>> most;  // multiplier and stored
@@ -273,6 +282,7 @@ class InputScales {
       if (!is_new) changes_[i].rule = "unequal-input-scales";
       changes_[i].multiplier = all.first;
       changes_[i].stored = all.second;
+      changes_[i].is_of_donor = false;
     }
   }
 
@@ -292,8 +302,11 @@ class InputScales {
       std::copy(bytes.begin(), bytes.end(),
                 t.bytes.begin() + static_cast<ptrdiff_t>(m.place * sizeof(float)));
       record_.rules.insert(change.rule);
+      if (change.is_of_donor) record_.from_donor.insert(m.tensor);
     }
     if (tensors.empty()) return false;
+    record_.takes_from_donor = !record_.from_donor.empty();
+    record_.origin = r_.settings.input_scale == "given" ? "the file" : r_.settings.input_scale;
     std::vector<Repair::NewTensor> all;
     for (auto& [name, t] : tensors) all.push_back(std::move(t));
     r_.set(std::move(all), record_);
@@ -328,12 +341,20 @@ class InputScales {
   struct Change {
     std::string rule;
     float multiplier = 0, stored = 0;
+    bool is_of_donor = false;
+
+    void set_to_donors(const Member& m) {
+      stored = m.theirs;
+      multiplier = multiplier_of(stored, m.divides);
+      is_of_donor = true;
+    }
   };
   Repair& r_;
   const Checkpoint& c_;
   MendRecord& record_;
   const Json words_ = source_quantization(c_);
   const SourceGroups groups_{words_};
+  std::map<std::string, const Nvfp4Linear*> nvfp4_of_donor_;
   std::vector<Member> members_;
   std::map<std::string, Kind> kinds_;
   std::map<size_t, Change> changes_;

@@ -5,9 +5,7 @@
 #include "lib/repair/repair.h"
 
 namespace twofour {
-namespace {
 
-/// The member of a config with a key, at the top or in a config of the language model. Null if there is none.
 Json* find_setting(Json& config, const std::string& key) {
   const size_t dot = key.find('.');
   if (dot != key.npos) {
@@ -22,8 +20,6 @@ Json* find_setting(Json& config, const std::string& key) {
   }
   return nullptr;
 }
-
-}  // namespace
 
 bool mend_sizes(Repair& r, MendRecord& record) {
   if (!r.edited.config.is_object()) return false;
@@ -87,6 +83,7 @@ bool mend_sizes(Repair& r, MendRecord& record) {
 
 bool mend_generation(Repair& r, MendRecord& record) {
   constexpr const char* kFile = "generation_config.json";
+  if (r.edited.texts.contains(kFile)) return false;  // it is the donor's
   std::vector<const LintFinding*> findings;
   for (const LintFinding* f : r.found_in_source({"odd-setting", "impossible-setting"})) {
     if (f->file == kFile) findings.push_back(f);

@@ -8,8 +8,10 @@
 #include "lib/base/findings/problems.h"
 #include "lib/base/io/hash.h"
 #include "lib/graft/open_edited.h"
+#include "lib/lint/family/family.h"
 #include "lib/lint/lint.h"
 #include "lib/recipe/artifact/layout_names.h"
+#include "lib/source/checkpoint/weight_header.h"
 #include "lib/source/linears/weight_terms.h"
 
 namespace twofour {
@@ -23,21 +25,66 @@ constexpr std::string_view kUnreadable[] = {"unfinished-output", "not-downloaded
                                             "unreadable-file",   "bad-header",     "file-size",
                                             "data-holes",        "unknown-layout"};
 
-/// Throws Error if tensors cannot be read, which no mend can change.
-void refuse_unreadable(const fs::path& path, const LintReport& report) {
-  Problems problems;
-  for (const LintFinding& f : report.findings) {
+/// Those of a weight file whose tensors a donor may have.
+constexpr std::string_view kBroken[] = {"not-downloaded", "bad-header", "file-size", "data-holes"};
+
+bool is_of_broken_file(const LintFinding& f, const RepairSettings& settings) {
+  const std::string rule = lint_rules()[f.rule].id;
+  return std::ranges::find(kBroken, rule) != std::end(kBroken) && f.file.ends_with(".safetensors") &&
+         (settings.only.empty() || settings.only.contains(rule));
+}
+
+/// Adds the findings of what cannot be read to `problems`, and the weight files whose tensors come from a
+/// donor to `broken`.
+void sort_unreadable(const fs::path& path, const std::vector<LintFinding>& findings, bool has_donor,
+                     const RepairSettings& settings, Problems& problems, std::set<std::string>& broken) {
+  for (const LintFinding& f : findings) {
+    sort_unreadable(path, f.consequences, has_donor, settings, problems, broken);
     const std::string_view rule = lint_rules()[f.rule].id;
     const bool is_config = f.file.ends_with(".json");
     if (std::ranges::find(kUnreadable, rule) == std::end(kUnreadable) || is_config) continue;
-    problems.add("{}: {} ({}): it is beyond repair; {}", (path / f.where()).string(), f.message, rule,
-                 lint_rules()[f.rule].fix);
+    if (has_donor && is_of_broken_file(f, settings)) {
+      broken.insert(f.file);
+    } else {
+      problems.add("{}: {} ({}): it is beyond repair; {}", (path / f.where()).string(), f.message, rule,
+                   lint_rules()[f.rule].fix);
+    }
   }
+}
+
+/// Throws Error if tensors cannot be read, which no mend can change. Returns the weight files whose tensors
+/// come from the donor.
+std::set<std::string> refuse_unreadable(const fs::path& path, const LintReport& report, bool has_donor,
+                                        const RepairSettings& settings) {
+  std::set<std::string> broken;
+  Problems problems;
+  sort_unreadable(path, report.findings, has_donor, settings, problems, broken);
   problems.refuse();
+  return broken;
+}
+
+/// Throws Error if tensors of files that cannot be read are in no other file and not in the donor.
+void refuse_lost(const Repair& r, const std::vector<MendRecord>& mends) {
+  if (r.broken.empty()) return;
+  const auto is_there = [&](const std::string& name) {
+    return std::any_of(r.edited.tensors.begin(), r.edited.tensors.end(), [&](const EditedTensor& t) {
+      return t.info.name == name || t.info.name == unwrapped(name);
+    });
+  };
+  const auto lost = std::find_if_not(r.lost.begin(), r.lost.end(), is_there);
+  const auto taken =
+      std::find_if(mends.begin(), mends.end(), [](const MendRecord& m) { return m.mend == "donor-tensors"; });
+  const std::string& file = *r.broken.begin();
+  if (lost == r.lost.end() && taken != mends.end() && taken->files.contains(file)) return;
+  throw Error(fmt::format("{}; expected its tensors in {}, found {}",
+                          fault_of_weight_file(r.source.path() / file), r.donor->path().string(),
+                          lost == r.lost.end() ? "none that the checkpoint lacks" : "no " + *lost));
 }
 
 LintReport lint_by_headers(const fs::path& path) {
   LintOptions options{.headers_only = true};
+  // A rule that is off by default: a donor may have the template.
+  options.levels["no-chat-template"] = Severity::kNote;
   Progress progress;
   return lint(path, options, progress);
 }
@@ -76,7 +123,7 @@ const std::vector<Mend>& mends() {
   static const std::vector<Mend> all = {
       {"files",
        {"duplicate-tensor", "leftover-file", "missing-shard", "bad-index", "no-index", "index-stale-tensor",
-        "index-wrong-file", "index-incomplete", "index-total-size", "not-downloaded"},
+        "index-wrong-file", "index-incomplete", "index-total-size"},
        mend_files},
       {"donor-files",
        {"no-tokenizer", "bad-tokenizer", "tokenizer-size", "token-ids", "missing-token", "tokenizer-steps",
@@ -91,7 +138,7 @@ const std::vector<Mend>& mends() {
       {"donor-tensors",
        {"incomplete-module", "module-shape", "tensor-type", "gate-up-shape", "experts-missing",
         "expert-shape", "layers-missing", "mtp-missing", "tensor-missing", "head-missing", "quantized-router",
-        "quantized-head", "bad-global-scale"},
+        "quantized-head", "bad-global-scale", "not-downloaded", "bad-header", "file-size", "data-holes"},
        mend_from_donor_tensors},
       {"donor-bytes",
        {"not-finite",        "bad-block-scale", "mxfp4-nan-scale", "zero-scale",          "saturated-scales",
@@ -117,8 +164,9 @@ Repaired open_repaired(const fs::path& path, const fs::path& donor_path, const R
                        Io io) {
   if (find_unfinished(path) != nullptr) Checkpoint::open(path);  // the Error states the remedy
   const LintReport report = lint_by_headers(path);
-  refuse_unreadable(path, report);
+  const std::set<std::string> broken = refuse_unreadable(path, report, !donor_path.empty(), settings);
   LooseFiles loose;
+  loose.unreadable = broken;
   Checkpoint source = Checkpoint::open_loosely(path, io, loose);
   if (holds_layout(source)) {
     throw Error(
@@ -130,6 +178,8 @@ Repaired open_repaired(const fs::path& path, const fs::path& donor_path, const R
   std::optional<Checkpoint> donor;
   if (!donor_path.empty()) donor = open_editable(donor_path, io);
   Repair repair(source, loose, donor ? &*donor : nullptr, settings, report);
+  repair.broken = broken;
+  repair.lost = lost_tensors(repair.source, loose.index);
   std::vector<MendRecord> done;
   for (const Mend& mend : mends()) {
     // Files are always decided, since all tensors are written once.
@@ -142,6 +192,7 @@ Repaired open_repaired(const fs::path& path, const fs::path& donor_path, const R
   }
   if (std::all_of(done.begin(), done.end(), [](const MendRecord& m) { return m.rules.empty(); }))
     done.clear();
+  refuse_lost(repair, done);
   Json note = {{"mends", Json::array()}};
   for (const MendRecord& record : done) note["mends"].push_back(mend_to_json(record));
   const bool takes =

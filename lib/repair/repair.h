@@ -38,7 +38,9 @@ struct MendRecord {
   std::string prefix = {};  ///< a prefix that is removed from the names of all tensors: "model."
   std::map<std::string, double> loss = {};  ///< relative error in the Frobenius norm, by module
   bool takes_from_donor = false;
-  uint64_t bytes = 0;  ///< size of the tensors and files that change
+  std::set<std::string> from_donor = {};  ///< tensors that are the donor's
+  std::string origin = {};                ///< where other numbers come from: "neighbours"
+  uint64_t bytes = 0;                     ///< size of the tensors and files that change
 };
 Json mend_to_json(const MendRecord& record);
 
@@ -56,6 +58,8 @@ class Repair {
   const Checkpoint* const donor;
   const RepairSettings& settings;
   const LintReport& report;  ///< findings of the source's headers and files
+  /// Weight files of the source that cannot be read, and tensors that its index names and no file has.
+  std::set<std::string> broken = {}, lost = {};
   Edited edited;
   Findings unmended = {};  ///< findings beyond repair, and why
 
@@ -136,6 +140,8 @@ void refuse_other_model(Repair& repair);
 /// The name of a module and the type of its numbers, with which modules of other layers and experts are
 /// alike.
 std::string kind_of(const std::string& module);
+/// The member of a config with a key, at the top or in a config of the language model. Null if there is none.
+Json* find_setting(Json& config, const std::string& key);
 /// The numbers of a float32 tensor of at most 1 MiB of a checkpoint; empty for any other.
 std::vector<float> floats_of(const Checkpoint& checkpoint, size_t tensor);
 std::vector<uint8_t> bytes_of(const std::vector<float>& values);

@@ -28,12 +28,10 @@ Argument& add_zero_points_option(Arguments& args, std::string& word, const std::
 void add_cache_options(Arguments& args, RemoteOptions& o) {
   args.option(
           "--cache", o.cache,
-          "If SRC is a URL: where its weight files are while they are read. They are removed at the end of a "
-          "run that succeeds, and kept for --resume by one that does not")
+          "If SRC is a URL: where its weight files are while they are read. A run that succeeds removes them")
       .value_name("DIRECTORY")
       .default_text("XDG_CACHE_HOME/twofour, ~/.cache/twofour");
-  args.option("--cache-size", o.cache_size, "Most bytes of files in --cache, such as 20GB or 16GiB")
-      .value_name("SIZE");
+  args.option("--cache-size", o.cache_size, "Most bytes in --cache, such as 20GB").value_name("SIZE");
 }
 
 CacheOptions cache_of(const RemoteOptions& o) {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "formats/json/access.h"
 #include "formats/naming.h"
@@ -13,8 +14,6 @@
 
 namespace twofour {
 namespace {
-
-bool is_usable(float x) { return std::isfinite(x) && x > 0; }
 
 /// A linear, or an expert of a stack, whose inputs have a scale.
 struct InputScaleOf {
@@ -27,6 +26,7 @@ struct InputScaleOf {
   bool shares = false;      ///< gate or up
   std::string rule = {};    ///< set where the scale changes
   bool is_outlier = false;  ///< of more than 1024 times the lower median of its projection
+  float donors = 0;         ///< the donor's scale as stored; 0 if it has no usable one
   bool is_valid() const { return multiplier > 0; }
 };
 
@@ -37,8 +37,8 @@ class DerivedInputScales {
     list();
   }
 
-  bool any_valid() const {
-    return std::any_of(all_.begin(), all_.end(), [](auto& s) { return s.is_valid(); });
+  bool any_usable() const {
+    return std::any_of(all_.begin(), all_.end(), [](auto& s) { return s.is_valid() || s.donors > 0; });
   }
   /// The stored scales of NVFP4 modules, none of which is usable.
   std::set<std::string> stored() const {
@@ -64,6 +64,7 @@ class DerivedInputScales {
       const std::string rule = rule_for(before[i]);
       if (!rule.empty()) set(all_[i], rule);
     }
+    set_unequal();
     share();
     return tensors(before);
   }
@@ -103,6 +104,8 @@ class DerivedInputScales {
     s.layer = first_number(s.module);
     const auto at = state_.tensors.find(s.tensor);
     s.is_stored = at != state_.tensors.end();
+    const std::vector<float> donors = donor_scales(s);
+    if (!donors.empty()) s.donors = donors.front();
     if (!s.is_stored) {
       all_.push_back(s);
       return;
@@ -115,8 +118,30 @@ class DerivedInputScales {
       const float multiplier = s.divides ? 1.0f / s.stored : s.stored;
       if (!group) s.fused = fmt::format("{} {} {}", s.module, s.place, s.is_fp8);
       s.multiplier = is_usable(s.stored) && is_usable(multiplier) ? multiplier : 0;
+      s.donors = donors.size() == values.size() ? donors[s.place] : 0;
       all_.push_back(s);
     }
+  }
+  /// The donor's scales of a module that it stores in the same format. 0 for those that are not usable.
+  std::vector<float> donor_scales(const InputScaleOf& s) {
+    const Checkpoint* const donor = state_.donor;
+    if (donor == nullptr || state_.settings.input_scale != "neighbours") return {};
+    const auto scale = donor->find(s.tensor), weight = donor->find(s.module + ".weight");
+    if (!scale || (s.is_fp8 && (!weight || donor->tensors()[*weight].dtype != DType::kF8E4M3))) return {};
+    if (!s.is_fp8 && !donor_divides_) {
+      donor_divides_.emplace();
+      for (const Nvfp4Linear& m : sound_modules({donor->tensors().begin(), donor->tensors().end()}))
+        (*donor_divides_)[m.name] = m.dialect->divides;
+    }
+    if (!s.is_fp8 && (!donor_divides_->contains(s.module) || donor_divides_->at(s.module) != s.divides))
+      return {};
+    const TensorInfo& info = donor->tensors()[*scale];
+    if (info.dtype != DType::kF32) return {};
+    std::vector<float> values = MendedTensor{info, donor, *scale}.floats();
+    for (float& x : values) {
+      if (!is_usable(x) || (s.divides && !is_usable(1.0f / x))) x = 0;
+    }
+    return values;
   }
   static int64_t first_number(const std::string& name) {
     const std::string dotted = name + ".";
@@ -168,7 +193,7 @@ class DerivedInputScales {
     if (!state_.wants("missing-input-scale") || is_weight_only(s.module)) return "";
     const bool asked = state_.settings.input_scale != "neighbours";
     const bool must_have = s.is_fp8 ? with_[s.kind] > without_[s.kind] || is_demanded(s.module)
-                                    : with_[s.kind] > 0 || any_nvfp4_ || asked;
+                                    : with_[s.kind] > 0 || any_nvfp4_ || asked || s.donors > 0;
     return must_have ? "missing-input-scale" : "";
   }
   using Scales = std::vector<const InputScaleOf*>;
@@ -200,6 +225,7 @@ class DerivedInputScales {
       s.rule = rule;
       return;
     }
+    if (s.donors > 0) return set_to_donors(s, rule);
     const InputScaleOf* from = largest(valid(s.fused));
     if (from == nullptr) from = largest(valid("in " + s.projection));
     if (from == nullptr) {
@@ -215,6 +241,34 @@ class DerivedInputScales {
     s.multiplier = from->multiplier;
     s.stored = s.divides == from->divides ? from->stored : 1.0f / from->stored;
     s.rule = rule;
+  }
+  static void set_to_donors(InputScaleOf& s, const std::string& rule) {
+    s.stored = s.donors;
+    s.multiplier = s.divides ? 1.0f / s.donors : s.donors;
+    s.rule = rule;
+  }
+  /// Gates and ups whose scales differ get the donor's if these are equal.
+  void set_unequal() {
+    if (!state_.wants("unequal-input-scales")) return;
+    std::map<std::string, std::set<std::pair<float, float>>> found;  // stored and the donor's
+    const auto is_one = [](const InputScaleOf& s, bool was_stored) {
+      return s.shares && !s.is_fp8 && was_stored;
+    };
+    for (const InputScaleOf& s : all_) {
+      if (is_one(s, s.is_stored && s.multiplier > 0 && s.rule.empty()))
+        found[s.fused].emplace(s.multiplier, s.donors);
+    }
+    for (InputScaleOf& s : all_) {
+      const auto at = found.find(s.fused);
+      if (at == found.end() || !is_one(s, s.is_stored && s.multiplier > 0 && s.rule.empty())) continue;
+      std::set<float> ours, donors;
+      for (const auto& [own, other] : at->second) {
+        ours.insert(own);
+        donors.insert(other);
+      }
+      if (ours.size() < 2 || donors.size() > 1 || *donors.begin() == 0 || s.stored == s.donors) continue;
+      set_to_donors(s, "unequal-input-scales");
+    }
   }
   /// Gives linears that engines fuse the largest of their scales.
   void share() {
@@ -278,35 +332,14 @@ class DerivedInputScales {
   std::map<std::string, size_t> with_, without_;  ///< numbers of stored and missing scales, by kind
   std::map<std::string, Scales> valid_;           ///< usable scales by what they have in common
   bool any_nvfp4_ = false;
+  std::optional<std::map<std::string, bool>> donor_divides_;  ///< by NVFP4 module of the donor
 };
-
-bool is_side(std::string_view name, char side) { return name.ends_with(fmt::format(".{}_scale", side)); }
-
-/// True if all numbers of a scale of the cache are usable.
-bool is_usable_scale(const MendedTensor& t) {
-  const std::vector<float> values = t.floats();
-  return !values.empty() && std::all_of(values.begin(), values.end(), is_usable);
-}
-
-/// The attention that a scale belongs to, and what follows it: ".k_proj" or nothing.
-std::pair<std::string, bool> attention_of_scale(std::string_view name, char side) {
-  name.remove_suffix(8);
-  const std::string projection = fmt::format(".{}_proj", side);
-  const bool below = name.ends_with(projection);
-  if (below) name.remove_suffix(projection.size());
-  return {std::string(name), below};
-}
-
-std::string scale_name(const std::string& attention, bool below, char side) {
-  return below ? fmt::format("{0}.{1}_proj.{1}_scale", attention, side)
-               : fmt::format("{}.{}_scale", attention, side);
-}
 
 }  // namespace
 
 void derive_input_scales(MendedState& state, const MendNote* note) {
   DerivedInputScales scales(state);
-  if (scales.any_valid() || state.settings.input_scale != "neighbours") {
+  if (scales.any_usable() || state.settings.input_scale != "neighbours") {
     state.make("input-scales", note, scales.derive());
     return;
   }
@@ -323,51 +356,6 @@ void derive_input_scales(MendedState& state, const MendNote* note) {
       state.differ("mend", name, "expected it among what a mend dropped, found not");
   }
   for (const std::string& name : noted) state.differ("mend", name, "expected it to stay, found it dropped");
-}
-
-void derive_cache_scales(MendedState& state, const MendNote* note) {
-  std::map<std::string, bool> layers;  // by attention: whether scales are below projections
-  for (const auto& [name, t] : state.tensors) {
-    for (const char side : {'k', 'v'}) {
-      if (is_side(name, side)) layers.insert(attention_of_scale(name, side));
-    }
-  }
-  std::map<std::string, bool> kinds;
-  for (const auto& [attention, below] : layers) kinds.try_emplace(name_kind(attention), below);
-  for (const auto& [name, t] : state.tensors) {
-    const size_t at = name.find(".k_proj.weight");
-    if (at == std::string::npos) continue;
-    if (const auto kind = kinds.find(name_kind(name.substr(0, at))); kind != kinds.end())
-      layers.try_emplace(name.substr(0, at), kind->second);
-  }
-  std::vector<MendedTensor> made;
-  for (const auto& [attention, below] : layers) {
-    for (const char side : {'k', 'v'}) {
-      const std::string name = scale_name(attention, below, side),
-                        other = scale_name(attention, below, side == 'k' ? 'v' : 'k');
-      const auto own = state.tensors.find(name), from = state.tensors.find(other);
-      const bool is_there = own != state.tensors.end();
-      if (is_there && is_usable_scale(own->second)) continue;
-      if (!state.wants(is_there ? "bad-input-scale" : "missing-kv-scale")) continue;
-      MendedTensor t;
-      if (from != state.tensors.end() && is_usable_scale(from->second)) {
-        t = from->second;
-      } else if (const auto at = state.donor ? state.donor->find(name) : std::nullopt) {
-        t = {state.donor->tensors()[*at], state.donor, *at};
-        if (!is_usable_scale(t)) continue;
-      } else {
-        continue;
-      }
-      t.info.name = name;
-      if (t.from != nullptr) {
-        t.bytes.resize(t.info.bytes());
-        t.read(0, t.bytes);
-        t.from = nullptr;
-      }
-      made.push_back(std::move(t));
-    }
-  }
-  state.make("kv-scales", note, std::move(made));
 }
 
 }  // namespace twofour

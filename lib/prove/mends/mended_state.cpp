@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "formats/error.h"
@@ -119,6 +120,8 @@ void MendedState::make(const char* mend, const MendNote* note, std::vector<Mende
   for (const std::string& name : listed)
     differ("mend", name, fmt::format("expected no mend ({}), found a record of one", mend));
 }
+
+bool is_usable(float scale) { return std::isfinite(scale) && scale > 0; }
 
 std::vector<Nvfp4Linear> sound_modules(const std::vector<TensorInfo>& infos) {
   std::vector<Nvfp4Linear> all;

@@ -73,6 +73,8 @@ struct MendedState {
   void make(const char* mend, const MendNote* note, std::vector<MendedTensor> made);
 };
 
+/// True for scales that are positive and finite.
+bool is_usable(float scale);
 /// The NVFP4 modules whose tensors fit together.
 std::vector<Nvfp4Linear> sound_modules(const std::vector<TensorInfo>& infos);
 /// The name with # in place of numbers.

@@ -6,6 +6,7 @@
 #include "formats/module_names.h"
 #include "lib/base/io/file.h"
 #include "lib/prove/mends/prove_repair.h"
+#include "lib/source/checkpoint/weight_header.h"
 
 namespace twofour {
 namespace {
@@ -116,12 +117,22 @@ void follow_names(MendedState& state, const MendNote* note) {
   state.tensors = std::move(renamed);
 }
 
-void follow_donor_tensors(MendedState& state, const MendNote* note, const Checkpoint& source) {
+void follow_donor_tensors(MendedState& state, const MendNote* note, const Checkpoint& source,
+                          const LooseFiles& loose) {
   if (note == nullptr) return;
+  for (const std::string& file : note->files) {
+    std::error_code error;
+    if (!std::filesystem::exists(source.path() / file, error) ||
+        fault_of_weight_file(source.path() / file).empty())
+      state.differ("mend", file, "expected a weight file that cannot be read, found another in a record");
+  }
   std::set<std::string> modules;
   for (const std::string& name : note->tensors) modules.insert(std::string(module_of(name)));
   std::set<std::string> endings;  // the last parts of names in the source
   for (const auto& [name, t] : state.tensors) endings.insert(name.substr(name.rfind('.') + 1));
+  // The index names tensors of files that are lost.
+  for (const std::string& name : lost_tensors(source, loose.index))
+    endings.insert(name.substr(name.rfind('.') + 1));
   std::map<std::string, std::map<std::string, MendedTensor>> gone;  // by module
   std::map<std::string, std::string> places;  // names in the state, by file and name in the source
   for (const auto& [name, t] : state.tensors) {

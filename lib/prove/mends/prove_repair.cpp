@@ -27,8 +27,6 @@ constexpr std::string_view kOrder[] = {"files",         "donor-files",  "names",
                                        "fold",          "input-scales", "kv-scales",  "quantization"};
 constexpr const char *kConfig = "config.json", *kHfQuantConfig = "hf_quant_config.json";
 
-std::string shown(const Json& value) { return value.is_null() ? "absent" : json_line(value); }
-
 class ProvenRepair {
  public:
   ProvenRepair(const Checkpoint& artifact, const RepairSettings& settings, const RepairNote& note,
@@ -51,7 +49,7 @@ class ProvenRepair {
     follow_donor_files();
     follow_names(state_, noted("names"));
     follow_sizes();
-    follow_donor_tensors(state_, noted("donor-tensors"), source_);
+    follow_donor_tensors(state_, noted("donor-tensors"), source_, loose_);
     follow_donor_bytes(state_, noted("donor-bytes"), source_);
     follow_generation();
     derive_reciprocals(state_, noted("reciprocals"));
@@ -96,7 +94,9 @@ class ProvenRepair {
   void follow_donor_files() {
     const MendNote* const note = noted("donor-files");
     if (note == nullptr) return;
+    for (const MendNote::Setting& s : note->settings) follow_number(s);
     for (const std::string& name : note->files) {
+      if (name == kConfig && !note->settings.empty()) continue;
       written_.insert(name);
       const bool ours = fs::exists(artifact_.path() / name);
       const bool theirs = state_.donor != nullptr && fs::exists(state_.donor->path() / name);
@@ -111,6 +111,24 @@ class ProvenRepair {
             ours ? "expected the donor's text, found another" : "expected the donor's text, found no file");
       }
     }
+  }
+
+  /// Follows a number of a token that the donor's config has.
+  void follow_number(const MendNote::Setting& s) {
+    Json theirs = state_.donor == nullptr ? Json() : state_.donor->config();
+    const Json* const given = setting_at(theirs, s.key);
+    Json* const now = setting_at(state_.config, s.key);
+    const bool is_number = s.key.find("token") != s.key.npos;
+    if (s.file != kConfig || !is_number || given == nullptr || now == nullptr || shown(*now) != s.before ||
+        shown(*given) != s.after || *given == *now) {
+      state_.differ("mend", fmt::format("{}: {}", s.file, s.key),
+                    fmt::format("expected a number of a token that only the donor's {} has, found {} to "
+                                "become {}",
+                                kConfig, s.before, s.after));
+      return;
+    }
+    *now = *given;
+    sizes_ = true;
   }
 
   void follow_sizes() {
@@ -155,7 +173,7 @@ class ProvenRepair {
   void follow_generation() {
     const char* const name = "generation_config.json";
     const MendNote* const note = noted("generation");
-    if (note == nullptr && !fs::exists(source_.path() / name)) return;
+    if (note == nullptr && (written_.contains(name) || !fs::exists(source_.path() / name))) return;
     Json config = nullptr;
     try {
       config = parse_json(name, read_text(source_.open_again(name)));
@@ -266,18 +284,6 @@ class ProvenRepair {
     if (changes || (takes_config_ && std::string_view(name) == kConfig)) return;
     compare_file(name);
   }
-  static std::string first_difference(const Json& expected, const Json& found) {
-    if (!expected.is_object() || !found.is_object()) return "expected the source's text, found another";
-    for (const auto& [key, value] : expected.items()) {
-      if (member(found, key) != value)
-        return fmt::format("{}: expected {}, found {}", key, shown(value), shown(member(found, key)));
-    }
-    for (const auto& [key, value] : found.items()) {
-      if (!expected.contains(key)) return fmt::format("{}: expected none, found {}", key, shown(value));
-    }
-    return "expected the source's quantization, found another";
-  }
-
   /// Holds the words of a config that was rebuilt against the tensors.
   void check_words() {
     ConfiguredFormats formats(artifact_);
@@ -354,6 +360,7 @@ class ProvenRepair {
     if (const MendNote* const note = noted("donor-files")) {
       for (const std::string& name : note->files) {
         const auto path = state_.donor->path() / name;
+        if (name == kConfig && !note->settings.empty()) continue;  // only numbers of it were taken
         if (fs::exists(path)) hasher.update(fmt::format("{} {}\n", name, hash_text(read_text(path)).hex()));
       }
     }
@@ -373,8 +380,6 @@ class ProvenRepair {
 };
 
 }  // namespace
-
-bool takes_from_donor(const RepairNote& note) { return !note.donor.empty(); }
 
 RepairProof prove_repair(const Checkpoint& artifact, const RepairSettings& settings, const RepairNote& note,
                          const Checkpoint& source, const LooseFiles& loose, const Checkpoint* donor,

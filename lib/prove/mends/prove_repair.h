@@ -16,6 +16,8 @@ struct RepairProof {
 
 /// True if a mend took something from a donor.
 bool takes_from_donor(const RepairNote& note);
+/// The weight files of the source that cannot be read and whose tensors come from the donor, by the records.
+std::set<std::string> files_of_donor(const RepairNote& note);
 
 /// Compares a repaired checkpoint with what the recorded mends must have made of the broken source. It
 /// compares every byte of the tensors, every config and text file, the index, and the records of the mends.
@@ -30,7 +32,8 @@ RepairProof prove_repair(const Checkpoint& artifact, const RepairSettings& setti
 void follow_files(MendedState& state, const MendNote* note, const Checkpoint& artifact,
                   const Checkpoint& source, const LooseFiles& loose, std::set<std::string>& beside);
 void follow_names(MendedState& state, const MendNote* note);
-void follow_donor_tensors(MendedState& state, const MendNote* note, const Checkpoint& source);
+void follow_donor_tensors(MendedState& state, const MendNote* note, const Checkpoint& source,
+                          const LooseFiles& loose);
 /// Follows the mend that takes modules with damaged bytes from the donor. Reads every byte of the source.
 void follow_donor_bytes(MendedState& state, const MendNote* note, const Checkpoint& source);
 
@@ -44,6 +47,10 @@ bool is_in_range(const std::string& key, const Json& value);
 
 /// The setting with a key such as "hidden_size" or "text_config.hidden_size". Null if there is none.
 Json* setting_at(Json& config, const std::string& key);
+/// A value as JSON, or "absent".
+std::string shown(const Json& value);
+/// The first key in which two configs differ, in words.
+std::string first_difference(const Json& expected, const Json& found);
 /// The config without entries about quantization.
 Json without_quantization(Json config);
 

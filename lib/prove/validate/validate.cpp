@@ -200,6 +200,7 @@ void validate_repair(const Checkpoint& artifact, const Manifest& manifest, const
   progress.phase = "deriving";
   {
     LooseFiles loose;
+    loose.unreadable = files_of_donor(note);
     const Checkpoint source = Checkpoint::open_loosely(source_path, options.io, loose);
     std::optional<Checkpoint> donor;
     if (!options.donor.empty()) donor.emplace(Checkpoint::open(options.donor, options.io));

@@ -15,6 +15,7 @@
 #include "lib/base/threads/interrupt.h"
 #include "lib/source/checkpoint/checkpoint.h"
 #include "lib/source/checkpoint/index_file.h"
+#include "lib/source/checkpoint/weight_header.h"
 
 namespace twofour {
 namespace {
@@ -148,6 +149,7 @@ Checkpoint Checkpoint::open_loosely(const fs::path& path, Io io, LooseFiles& fou
   const auto is_named = [&](const std::string& name) {
     return !index || std::binary_search(index->second.files.begin(), index->second.files.end(), name);
   };
+  std::erase_if(names, [&](const std::string& name) { return found.unreadable.contains(name); });
   // Mistral's own save (consolidated*) may be beside the usual files.
   std::erase_if(names,
                 [&](const std::string& name) { return name.starts_with("consolidated") && !is_named(name); });
@@ -203,15 +205,8 @@ void Checkpoint::open_shards(const std::vector<std::string>& names, Io io, Loose
   for (const std::string& name : names) {
     check_interrupt();
     InputFile file(path_ / name, io, windows);
-    const std::string where = file.path().string();
-    std::vector<uint8_t> prefix(std::min(file.size(), kSafetensorsHead));
-    file.read(0, prefix);
-    const uint64_t length = parse_safetensors_prefix(where, prefix, file.size());
-    const uint64_t data_begin = kSafetensorsPrefix + length;
-    std::string head(data_begin, '\0');
-    file.read(0, {reinterpret_cast<uint8_t*>(head.data()), head.size()});
-    SafetensorsHeader header = parse_safetensors_header(
-        where, std::string_view(head).substr(kSafetensorsPrefix), file.size() - data_begin);
+    auto [header, head] = read_weight_header(file);
+    const uint64_t data_begin = head.size();
     owners.insert(owners.end(), header.tensors.size(), static_cast<uint32_t>(shards_.size()));
     const size_t count = header.tensors.size();
     std::move(header.tensors.begin(), header.tensors.end(), std::back_inserter(tensors));

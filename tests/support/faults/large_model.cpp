@@ -165,12 +165,16 @@ const LargeModel& LargeModel::get(const std::string& format) {
   return *model;
 }
 
-LintReport LargeModel::lint_changed(const std::vector<std::pair<std::string, Edit>>& edits) const {
-  std::deque<Changed> changed;  // restored in reverse
+namespace {
+
+/// Changes the tensors of a directory. `changed` restores them.
+void change_tensors(const std::filesystem::path& directory,
+                    const std::vector<std::pair<std::string, LargeModel::Edit>>& edits,
+                    std::deque<Changed>& changed) {
   std::mt19937 random(3);
   for (const auto& [pattern, edit] : edits) {
     bool found = false;
-    for (const auto& entry : std::filesystem::directory_iterator(directory_)) {
+    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
       if (entry.path().extension() != ".safetensors") continue;
       const auto [header, begin] = read_header(entry.path());
       for (const auto& [name, t] : header.items()) {
@@ -187,8 +191,22 @@ LintReport LargeModel::lint_changed(const std::vector<std::pair<std::string, Edi
     }
     if (!found) throw std::runtime_error(pattern);
   }
+}
+
+}  // namespace
+
+LintReport LargeModel::lint_changed(const std::vector<std::pair<std::string, Edit>>& edits) const {
+  std::deque<Changed> changed;  // restored in reverse
+  change_tensors(directory_, edits, changed);
   Progress progress;
   return lint(directory_, {}, progress);
+}
+
+void LargeModel::write_changed(const std::filesystem::path& directory,
+                               const std::vector<std::pair<std::string, Edit>>& edits) const {
+  std::deque<Changed> changed;
+  change_tensors(directory_, edits, changed);
+  std::filesystem::copy(directory_, directory, std::filesystem::copy_options::recursive);
 }
 
 std::string lines_of(const LintReport& report) {

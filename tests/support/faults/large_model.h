@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <random>
 #include <span>
@@ -24,6 +25,9 @@ class LargeModel {
   using Edit = std::function<void(std::span<uint8_t> bytes, size_t row, std::mt19937& random)>;
   /// Changes tensors, lints, and restores them. A name may have one *.
   LintReport lint_changed(const std::vector<std::pair<std::string, Edit>>& edits) const;
+  /// Writes it to a directory, with changed tensors.
+  void write_changed(const std::filesystem::path& directory,
+                     const std::vector<std::pair<std::string, Edit>>& edits) const;
 
  private:
   explicit LargeModel(const std::string& format);

@@ -12,7 +12,6 @@
 #include "lib/base/io/file.h"
 #include "lib/source/checkpoint/checkpoint.h"
 #include "tests/support/faults/planted.h"
-#include "tests/support/hub/hub_server.h"
 #include "tests/support/outcome.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
@@ -63,6 +62,7 @@ TEST_CASE(
   CHECK_MESSAGE(first.code == 1, first.err);
   const Json left = Json::parse(first.out);
   CHECK(left["mended"] == false);
+  CHECK(left["outcome"] == "mended in part");
   CHECK(run_program({"lint", b.out}).code == 1);
   const Outcome told = run_program({"repair", b.source, b.out, "--force"});
   CHECK_MESSAGE(told.out.find("not all mended; 1 finding needs --donor, a checkpoint of the same model\n") !=
@@ -76,6 +76,8 @@ TEST_CASE(
   CHECK_MESSAGE(whole.code == 0, whole.out, whole.err);
   const Json done = Json::parse(whole.out);
   CHECK(done["mended"] == true);
+  CHECK(done["outcome"] == "mended");
+  CHECK(done["mends"][1]["from_donor"] == 1);  // the donor's scale comes before neighbours'
   CHECK(done["mends"].size() == 2);
   CHECK(run_program({"lint", b.out}).code == 0);
   const Outcome again = run_program({"repair", b.source, b.out, "--resume", "--donor", b.original});
@@ -141,8 +143,20 @@ TEST_CASE("where nothing is to be mended, nothing is written") {
   const Outcome sound = run_program({"repair", b.original, b.out});
   CHECK_MESSAGE(sound.code == 0, sound.out, sound.err);
   CHECK(!fs::exists(b.out));
-  CHECK(sound.out.find("nothing to mend") != std::string::npos);
   CHECK(sound.out.find("--donor") == std::string::npos);
+  CHECK(sound.out.ends_with("nothing to mend: nothing written to " + b.out + "\n"));
+  const Json none = Json::parse(run_program({"repair", b.original, b.out, "--json"}).out);
+  CHECK(none["outcome"] == "nothing to mend");
+  CHECK(none["mended"] == true);
+  // A lost norm alone has no mend without a donor.
+  Save save = base_checkpoint(Base::kMoe);
+  save.erase("model.norm.weight");
+  write_planted(save, (b.scratch / "lost").string());
+  const Outcome lost = run_program({"repair", (b.scratch / "lost").string(), b.out});
+  CHECK(lost.code == 1);
+  CHECK(!fs::exists(b.out));
+  CHECK_MESSAGE(lost.out.ends_with("nothing that can be mended: nothing written to " + b.out + "\n"),
+                lost.out);
   CHECK(run_program({"repair", b.source, b.source}).code == 2);
   CHECK(run_program({"repair", b.source, b.out, "--only", "no-such-rule"}).code == 2);
   CHECK(run_program({"repair", b.source, b.out, "--input-scale", "keep"}).code == 2);
@@ -156,130 +170,6 @@ TEST_CASE("two runs into one directory do not mix") {
   CHECK(std::min(first.code, second.code) == 0);
   CHECK(run_program({"validate", b.out}).code == 0);
   CHECK(run_program({"lint", b.out}).code == 0);
-}
-
-namespace {
-
-using Words = std::vector<std::string>;
-constexpr const char* kUrl = "hf://org/name";
-
-/// A checkpoint in several files that lacks an input scale, and is served.
-struct Served {
-  explicit Served(const std::string& prefix = "") {
-    Save save = base_checkpoint(Base::kMoe);
-    write_planted(save, scratch / "original");
-    save.erase("model.layers.1.mlp.experts.3.up_proj.input_scale");
-    for (auto& [file, tensors] : save.shards) {
-      for (TensorData& t : tensors) t.name = prefix + t.name;
-    }
-    write_planted(save, scratch / "broken");
-    server.emplace("org/name", scratch / "broken");
-  }
-  std::string path(const std::string& name) const { return (scratch / name).string(); }
-  Words environment() const {
-    return {"HF_ENDPOINT=" + server->endpoint(), "HF_HOME=" + path("home"),
-            "HF_TOKEN=", "XDG_CACHE_HOME=" + path("home"), "no_proxy=127.0.0.1"};
-  }
-  Outcome run(const Words& words) const { return run_program(words, environment()); }
-  /// What is written is what the directory gives, and it is proven by the directory.
-  void check_same(const std::string& out, const Words& donor = {}) const {
-    Words local = {"repair", path("broken"), path("local"), "-q", "--max-shard-size", "100kB"},
-          proof = {"validate", out, "--source", path("broken"), "-q"};
-    local.insert(local.end(), donor.begin(), donor.end());
-    proof.insert(proof.end(), donor.begin(), donor.end());
-    const Outcome o = run_program(local), p = run_program(proof);
-    CHECK_MESSAGE(o.code == 0, o.err);
-    CHECK_MESSAGE(p.code == 0, p.out, p.err);
-    size_t files = 0;
-    for (const auto& entry : fs::directory_iterator(path("local"))) {
-      const std::string name = entry.path().filename().string();
-      ++files;
-      if (name != kManifestName)
-        CHECK_MESSAGE(read_text(entry.path()) == read_text(fs::path(out) / name), name);
-    }
-    CHECK(files > 4);
-  }
-
-  Scratch scratch;
-  std::optional<HubServer> server;
-};
-
-}  // namespace
-
-TEST_CASE("repair of a URL gives the bytes of a directory, with a donor and with prefixed names, too") {
-  for (const std::string prefix : {"", "_orig_mod."}) {
-    CAPTURE(prefix);
-    const Served f(prefix);
-    const Words donor = prefix.empty() ? Words{} : Words{"--donor", f.path("original")};
-    Words words = {"repair", kUrl, f.path("out"), "-q", "--max-shard-size", "100kB"};
-    words.insert(words.end(), donor.begin(), donor.end());
-    const Outcome o = f.run(words);
-    REQUIRE_MESSAGE(o.code == 0, o.err);
-    f.check_same(f.path("out"), donor);
-  }
-}
-
-TEST_CASE("a dry run reads the headers and the scales, but no file as a whole") {
-  const Served f;
-  const Outcome o = f.run({"repair", kUrl, f.path("out"), "--dry-run"});
-  CHECK_MESSAGE(o.code == 0, o.err);
-  CHECK(!fs::exists(f.path("out")));
-  for (const HubRequest& r : f.server->requests()) {
-    if (r.to_storage) CHECK(!r.request.field("range").empty());
-  }
-}
-
-TEST_CASE("a repair of a URL that was killed or interrupted goes on") {
-  for (const int signal : {SIGKILL, SIGINT}) {
-    CAPTURE(signal);
-    Served f;
-    std::atomic<bool> stops{true}, stopped{false};
-    std::atomic<int> asked{0};
-    f.server->set_fault([&](const HubRequest& r, const ServerAnswer& usual) -> std::optional<ServerAnswer> {
-      // Headers come by ranges of at most 256 KiB, then one file after the other.
-      constexpr size_t kRange = 256u << 10;
-      if (!r.to_storage || usual.body.size() <= kRange || ++asked < 2) return std::nullopt;
-      while (stops) {
-        stopped = true;
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      }
-      return std::nullopt;
-    });
-    const Words words = {"repair", kUrl, f.path("out"), "-q", "-j", "1", "--max-shard-size", "100kB"};
-    {
-      Run run(words, f.environment());
-      for (int i = 0; i < 2000 && !stopped && run.is_running(); ++i)
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      CHECK(stopped);
-      run.send(signal);
-      CHECK(run.wait().code == (signal == SIGINT ? 130 : 128 + SIGKILL));
-    }
-    stops = false;
-    f.server->set_fault(nullptr);
-    CHECK(run_program({"validate", f.path("out"), "-q"}).code == 2);  // nothing, or unfinished
-    Words again = words;
-    again.push_back("--resume");
-    const Outcome o = f.run(again);
-    REQUIRE_MESSAGE(o.code == 0, o.err);
-    f.check_same(f.path("out"));
-  }
-}
-
-TEST_CASE("a repository that changes between two runs is not mixed") {
-  Served f;
-  REQUIRE(f.run({"repair", kUrl, f.path("out"), "-q"}).code == 0);
-  f.server->change("config.json", "{}");
-  CHECK(f.run({"repair", kUrl, f.path("out"), "-q", "--resume"}).code == 2);
-}
-
-TEST_CASE("a donor is a directory, and the proof reads one") {
-  const Served f;
-  check_one_line(f.run({"repair", f.path("broken"), f.path("out"), "--donor", kUrl}),
-                 "a donor is read from a directory");
-  REQUIRE(f.run({"repair", f.path("broken"), f.path("out"), "-q"}).code == 0);
-  const Outcome o = f.run({"validate", f.path("out"), "--source", kUrl});
-  CHECK(o.code == 2);
-  CHECK_MESSAGE(o.err.find("hf://org/name") != o.err.npos, o.err);
 }
 
 TEST_CASE("hostile donors are refused in words") {

@@ -336,10 +336,9 @@ def convert(
         no_verify (True or False): Do not read back what was written (default: False)
         check (True or False): If source is an artifact, first compare every tensor with the hashes in its twofour.json
             (default: False)
-        cache (path): If source is a URL: where its weight files are while they are read. They are removed at the end of a
-            run that succeeds, and kept for resume=True by one that does not (default: XDG_CACHE_HOME/twofour,
-            ~/.cache/twofour)
-        cache_size (int or str): Most bytes of files in cache, such as 20GB or 16GiB (default: 32GB)
+        cache (path): If source is a URL: where its weight files are while they are read. A run that succeeds removes them
+            (default: XDG_CACHE_HOME/twofour, ~/.cache/twofour)
+        cache_size (int or str): Most bytes in cache, such as 20GB (default: 32GB)
         follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Otherwise such links
             are refused: they could lead to a secret, and outputs are published (default: False)
         no_readme (True or False): Write no README.md about the output (TWOFOUR.md beside its author's README.md)
@@ -528,10 +527,9 @@ def quantize(
         no_verify (True or False): Do not read back what was written (default: False)
         check (True or False): If source is an artifact, first compare every tensor with the hashes in its twofour.json
             (default: False)
-        cache (path): If source is a URL: where its weight files are while they are read. They are removed at the end of a
-            run that succeeds, and kept for resume=True by one that does not (default: XDG_CACHE_HOME/twofour,
-            ~/.cache/twofour)
-        cache_size (int or str): Most bytes of files in cache, such as 20GB or 16GiB (default: 32GB)
+        cache (path): If source is a URL: where its weight files are while they are read. A run that succeeds removes them
+            (default: XDG_CACHE_HOME/twofour, ~/.cache/twofour)
+        cache_size (int or str): Most bytes in cache, such as 20GB (default: 32GB)
         follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Otherwise such links
             are refused: they could lead to a secret, and outputs are published (default: False)
         no_readme (True or False): Write no README.md about the output (TWOFOUR.md beside its author's README.md)
@@ -695,10 +693,9 @@ def prune(
         no_verify (True or False): Do not read back what was written (default: False)
         check (True or False): If source is an artifact, first compare every tensor with the hashes in its twofour.json
             (default: False)
-        cache (path): If source is a URL: where its weight files are while they are read. They are removed at the end of a
-            run that succeeds, and kept for resume=True by one that does not (default: XDG_CACHE_HOME/twofour,
-            ~/.cache/twofour)
-        cache_size (int or str): Most bytes of files in cache, such as 20GB or 16GiB (default: 32GB)
+        cache (path): If source is a URL: where its weight files are while they are read. A run that succeeds removes them
+            (default: XDG_CACHE_HOME/twofour, ~/.cache/twofour)
+        cache_size (int or str): Most bytes in cache, such as 20GB (default: 32GB)
         follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Otherwise such links
             are refused: they could lead to a secret, and outputs are published (default: False)
         no_readme (True or False): Write no README.md about the output (TWOFOUR.md beside its author's README.md)
@@ -1161,8 +1158,8 @@ def repair(
         only (str or a list of such): Mend only findings of these rules: ids or globs (default: all rules)
         fold ("larger"): Give fused linears the larger of unequal global scales, at a stated loss (default: none is
             folded)
-        input_scale (str): Scales for linears without a valid one: of neighbours, constant=X (1.0 is an amax of 2688), or
-            'from FILE' with M.amax of each module (default: neighbours)
+        input_scale (str): Scales for linears without a valid one: of neighbours or the donor, constant=X (1.0 is an amax
+            of 2688), or 'from FILE' with M.amax of each module (default: neighbours)
         profile ("strict", "serve", "publish"): Severities of what is left, as of lint (default: those of the rules)
         force (True or False): Replace destination if twofour wrote it (default: False)
         resume (True or False): Continue a run into destination that was interrupted, killed or failed: keep the finished
@@ -1171,10 +1168,9 @@ def repair(
         max_shard_size (int or str): Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
         dry_run (True or False): Show what would be written, write nothing (default: False)
         no_verify (True or False): Do not read back what was written (default: False)
-        cache (path): If source is a URL: where its weight files are while they are read. They are removed at the end of a
-            run that succeeds, and kept for resume=True by one that does not (default: XDG_CACHE_HOME/twofour,
-            ~/.cache/twofour)
-        cache_size (int or str): Most bytes of files in cache, such as 20GB or 16GiB (default: 32GB)
+        cache (path): If source is a URL: where its weight files are while they are read. A run that succeeds removes them
+            (default: XDG_CACHE_HOME/twofour, ~/.cache/twofour)
+        cache_size (int or str): Most bytes in cache, such as 20GB (default: 32GB)
         follow_links (True or False): Copy files that links lead to outside of the checkpoint, too. Otherwise such links
             are refused: they could lead to a secret, and outputs are published (default: False)
         no_readme (True or False): Write no README.md about the output (TWOFOUR.md beside its author's README.md)
@@ -1194,7 +1190,9 @@ def repair(
             mends (list of mend): in the order in which they were applied
             unmended (list of finding): what is beyond repair, and why
             left (list of finding): what lint finds in the result
-            mended (boolean): whether no warning and no error is left
+            mended (boolean): whether no warning and no error is left: exit code 0
+            outcome (string): `mended`, `mended in part` (something is in `left` or `unmended`), `nothing to mend`,
+                `nothing that can be mended`
             written (written, optional): the run
 
     Raises:
@@ -1230,6 +1228,8 @@ def validate(
     tokens: Optional[int] = None,
     all_layers: bool = False,
     seed: Optional[int] = None,
+    cache: Optional[Path] = None,
+    cache_size: Optional[Union[int, str]] = None,
     html: Optional[Path] = None,
     io: Optional[Literal["buffered", "direct"]] = None,
     device: Optional[str] = None,
@@ -1242,7 +1242,7 @@ def validate(
 
     Args:
         artifact (path): Artifact to check
-        source (path): Checkpoint that the artifact was made from
+        source (path): Checkpoint that the artifact was made from, or hf://org/name[@revision] or https://
         donor (path): With source, of what graft or repair wrote: the checkpoint that modules came from
         stats (path): With source, of what quantize(stats=...) wrote: the statistics file (default: none: rows that
             statistics chose are not solved again)
@@ -1252,6 +1252,9 @@ def validate(
             (0 to 4096; default: 2, through at most 4 experts)
         all_layers (True or False): Run every layer, not only the first, the last and 2 between (default: False)
         seed (int): Seed of the layers, experts, activations and routing that are run (default: 0)
+        cache (path): If SRC is a URL: where its weight files are while they are read. A run that succeeds removes them
+            (default: XDG_CACHE_HOME/twofour, ~/.cache/twofour)
+        cache_size (int or str): Most bytes in cache, such as 20GB (default: 32GB)
         html (path): Write a page with heat maps, histograms and findings, for a browser
         io ("buffered", "direct"): How files are read and written. buffered: through the page cache, evicting only the
             pages that this run added. direct: past the page cache (O_DIRECT) where the file system supports it, with as
@@ -1299,13 +1302,13 @@ def validate(
         Without source, every byte is read and compared with the hashes in twofour.json. That finds damage, not a wrong
         conversion. With source, every tensor of the source is accounted for, every byte is derived again by slow code that
         the converter does not use, and layers are run against a reference in double precision. Of what graft or drop wrote,
-        source is BASE or SRC: each tensor is traced back to the bytes of its source, and counts, lists and quantization
-        entries of the configs are compared with the tensors.
+        source is BASE or SRC: each tensor is traced back to its bytes, and counts, lists and quantization entries of the
+        configs are compared with the tensors.
     """
     return cast("documents.Validate", call(
         "validate", artifact, progress=progress, source=source, donor=donor, stats=stats, mask=mask,
-        all_rows=all_rows, tokens=tokens, all_layers=all_layers, seed=seed, html=html, io=io, device=device,
-        jobs=jobs,
+        all_rows=all_rows, tokens=tokens, all_layers=all_layers, seed=seed, cache=cache, cache_size=cache_size,
+        html=html, io=io, device=device, jobs=jobs,
     ))  # fmt: skip
 
 

@@ -276,7 +276,9 @@ class Repair(TypedDict):
         mends: in the order in which they were applied
         unmended: what is beyond repair, and why
         left: what lint finds in the result
-        mended: whether no warning and no error is left
+        mended: whether no warning and no error is left: exit code 0
+        outcome: `mended`, `mended in part` (something is in `left` or `unmended`), `nothing to mend`, `nothing that
+            can be mended`
         written: the run
     """
 
@@ -285,6 +287,7 @@ class Repair(TypedDict):
     unmended: list[Finding]
     left: list[Finding]
     mended: bool
+    outcome: str
     written: NotRequired[Written]
 
 
@@ -967,6 +970,7 @@ class Mend(TypedDict):
         rules: lint rules that led to it
         bytes: of tensors and files that are written otherwise
         tensors: made, changed or taken
+        from_donor: number of these that are the donor's
         dropped: tensors of the source that go, as `FILE: NAME`
         files: that go, are taken in or are written otherwise
         settings: keys of config files
@@ -978,6 +982,7 @@ class Mend(TypedDict):
     rules: list[str]
     bytes: int
     tensors: list[str]
+    from_donor: int
     dropped: list[str]
     files: list[str]
     settings: list[Setting]
