@@ -42,8 +42,8 @@ KNOWN = [
            *(f"help/{n} --help" for n in SOLVING), *(f"help/help {n}*" for n in SOLVING)),
           outputs=("stdout", "out/twofour-*.1")),
     Known("keys of recipes", "shrink and scale_search are keys", ("recipes */recipe: unknown key",), outputs=("stdout",), fields=("error",)),
-    Known("families that run", "the commit before does not run linear attention, state spaces, Gemma-3 and MiniMax-M2",
-          tuple(f"model {name}*/*{what}*" for name in ("gemma3", "minimax_m2", "nemotron_h", "qwen3_5", "qwen3_next")
+    Known("families that run", "the commit before does not run linear attention, state spaces, Gemma-3, MiniMax-M2 and tied heads of DeepSeek-V4",
+          tuple(f"model {name}*/*{what}*" for name in ("deepseek_v4-tied", "gemma3", "minimax_m2", "nemotron_h", "qwen3_5", "qwen3_next")
                 for what in ("eval", "generate", "stats")), exits=((2, 0),)),
     Known("codes that the config calls another number",
           "settings of method, bits, type, symmetry, order or format that contradict the codes are refused",
@@ -76,7 +76,8 @@ KNOWN = [
           ("*dry*", "options */*", "keys */*", "recipes */*", "names*/*", "edits */*", "drafts */*"), outputs=("stdout",),
           fields=("findings/*/message", "other_files/*", "tensors/*")),
     Known("settings of statistics", "FP8 and MX formats are chosen by statistics, too, whose settings need some",
-          ("options */* method*", "options */* sweeps*"), exits=((0, 2),)),
+          ("options */* method*", "options */* sweeps*", "keys */* method *"), exits=((0, 2), (2, 0))),
+    Known("settings that no model has", "lint reports rms_norm_eps of 0.01", ("model qwen3_5*-vision/*lint*",), exits=((0, 1),)),
     Known("verdicts of lint on artifacts", "lint holds artifacts against their configs, and those of DeepSeek-V4 against SGLang's rules",
           ("artifact of */lint*",), exits=((0, 1), (1, 0))),
     Known("MXFP8 where the source's dialect has none", "the dialect is then modelopt by default, where it was an error",
