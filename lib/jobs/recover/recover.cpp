@@ -33,7 +33,7 @@ constexpr int64_t kWarmUp = 20;
 /// Offsets stay within these, so that no number changes its sign.
 constexpr double kLeast = -0.9, kMost = 9;
 /// A pass has about this many steps, and a step at most kStepWindows windows.
-constexpr int64_t kSteps = 16, kStepWindows = 8;
+constexpr int64_t kSteps = 64, kStepWindows = 8;
 /// Passes without a smaller loss after which recovery stops.
 constexpr int64_t kPatience = 2;
 

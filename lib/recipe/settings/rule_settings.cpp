@@ -263,7 +263,7 @@ std::vector<RuleSetting> table() {
       shrink_word({.files = kDropsCodes | kSolved,
                    .place = {18, 12},
                    .help = {{kSolving, "Share taken off products of two inputs",
-                             "0.5, with a pattern 0.1, by guided statistics 0"}},
+                             "0.5, with a pattern 0.1; by guided statistics 0.2, with a pattern 0.05"}},
                    .file_help = "share taken off products of two inputs",
                    .file_fallback = "as quantize {shrink}",
                    .value_name = "SHARE"}),

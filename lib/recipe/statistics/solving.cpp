@@ -13,6 +13,7 @@ constexpr int kPatternSweeps = 4, kDenseSweeps = 2;
 constexpr int64_t kEnough = 4;  // tokens per input from which descent improves the output on other tokens
 constexpr double kDamping = 0.01, kDampingOfFew = 0.1;
 constexpr double kPatternShrink = 0.1, kDenseShrink = 0.5;
+constexpr double kGuidedPatternShrink = 0.05, kGuidedDenseShrink = 0.2;
 
 /// The number of inputs for which an entry has all products. It is K, or the order of a block.
 int64_t order_of(const StatisticsEntry& e) { return e.kind == StatisticsKind::kBlocks ? e.block : e.k; }
@@ -24,7 +25,8 @@ double damping_of(const StatisticsEntry& e) {
 }
 
 double default_shrink(const Statistics& statistics, bool has_pattern) {
-  if (statistics.metadata("weighting") == "guided") return 0;
+  if (statistics.metadata("weighting") == "guided")
+    return has_pattern ? kGuidedPatternShrink : kGuidedDenseShrink;
   return has_pattern ? kPatternShrink : kDenseShrink;
 }
 

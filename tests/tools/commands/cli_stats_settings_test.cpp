@@ -40,10 +40,9 @@ TEST_CASE(
     for (const std::string pattern : {"", "2:4", "4:8-paired"}) {
       CAPTURE(weighting);
       CAPTURE(pattern);
-      const std::string own = weighting == "guided" ? "0"
-                              : pattern.empty()     ? "0.5"
-                                                    : "0.1",
-                        other = own == "0" ? "0.5" : "0";
+      const bool guided = weighting == "guided";
+      const std::string own = pattern.empty() ? (guided ? "0.2" : "0.5") : (guided ? "0.05" : "0.1");
+      const std::string other = "0";
       std::map<std::string, std::string> texts;
       const auto quantize = [&](const std::string& name, const std::vector<std::string>& more) {
         const std::string out = (scratch / (weighting + pattern + name)).string();

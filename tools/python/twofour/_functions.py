@@ -392,7 +392,8 @@ def convert(
             (default: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
         sweeps (int): Sweeps of descent once weights are chosen; a row rests once a sweep gains less than 0.5 % (0 to 64;
             default: 4 with a pattern, fp8: 0, else 2)
-        shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
+        shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1; by guided statistics
+            0.2, with a pattern 0.05)
         scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
         max_loss (float): Prune as much as stays below this expected loss, else as budget (default: any)
         html (path): With budget or max_loss: write a page about the choice, for a browser
@@ -572,7 +573,8 @@ def quantize(
             (default: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
         sweeps (int): Sweeps of descent once weights are chosen; a row rests once a sweep gains less than 0.5 % (0 to 64;
             default: 4 with a pattern, fp8: 0, else 2)
-        shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
+        shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1; by guided statistics
+            0.2, with a pattern 0.05)
         scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
         budget (float): Prune this share of the bytes, 0 to 1, and only quantize the rest: with a pattern and stats, whose
             fisher_hessian says what each costs the model. The cheapest a byte come first; what is fused stays together.
@@ -716,7 +718,8 @@ def prune(
             examples/statistics). Block scales are chosen with them (default: none: each weight for itself)
         strict_stats (True or False): Refuse statistics of other weights of the same model, as those of the BF16 model for
             its quantized copy, or of weights that nothing names (default: False)
-        shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
+        shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1; by guided statistics
+            0.2, with a pattern 0.05)
         scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
         mask (path): prune by the masks of this file, as MaskLLM makes them: safetensors with M.mask or M, U8 or BOOL [N,
             K], for each module M that is pruned; 1 stays (default: masks are chosen)
@@ -850,7 +853,8 @@ def compress(
         method ("joint", "gptq", "wanda", "rtn"): How weights are chosen, see help(twofour.quantize) (default: joint or
             gptq)
         sweeps (int): Sweeps of descent once weights are chosen (0 to 64; default: 4 with a pattern, fp8: 0, else 2)
-        shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
+        shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1; by guided statistics
+            0.2, with a pattern 0.05)
         scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
         budget (float): Prune this share of the bytes, 0 to 1, the cheapest by budget_stats first (default: all is pruned)
         budget_stats (path): Statistics with fisher_hessian, which say what pruning costs the model and, with bits or
@@ -1845,7 +1849,8 @@ def plan(
             (default: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
         sweeps (int): Sweeps of descent once weights are chosen; a row rests once a sweep gains less than 0.5 % (0 to 64;
             default: 4 with a pattern, fp8: 0, else 2)
-        shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
+        shrink (float): Share taken off products of two inputs (default: 0.5, with a pattern 0.1; by guided statistics
+            0.2, with a pattern 0.05)
         scale_search (int): Codes tried above the largest weight's scale (0 to 16; default: 7; powers of two: 1)
         mask (path): prune by the masks of this file, as MaskLLM makes them: safetensors with M.mask or M, U8 or BOOL [N,
             K], for each module M that is pruned; 1 stays (default: masks are chosen)
