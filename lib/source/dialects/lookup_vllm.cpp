@@ -191,13 +191,13 @@ std::string find_unloaded_by_vllm(const Json& quantization_config) {
   if (text_of(quantization_config, "quant_method") == "compressed-tensors")
     return vllm::first_without(vllm::formats_of_groups(quantization_config), {vllm::kGroups});
   if (!is_modelopt(quantization_config)) return {};
-  const ModelOptWords words(quantization_config, {});
-  if (words.algorithm != "MIXED_PRECISION")
-    return vllm::first_without({vllm::single_algorithm(words, quantization_config)},
+  const ModelOptSettings settings(quantization_config, {});
+  if (settings.algorithm != "MIXED_PRECISION")
+    return vllm::first_without({vllm::single_algorithm(settings, quantization_config)},
                                {vllm::kLinears, vllm::kSingleExperts});
   std::vector<std::string> stated;
-  if (words.layers().is_object()) {
-    for (const auto& [name, entry] : words.layers().items()) stated.push_back(algorithm_of(entry));
+  if (settings.layers().is_object()) {
+    for (const auto& [name, entry] : settings.layers().items()) stated.push_back(algorithm_of(entry));
   }
   return vllm::first_without(stated, {vllm::kLinears, vllm::kMixedExperts});
 }
