@@ -348,13 +348,9 @@ int run_repair(const RepairArguments& given, const Common& common) {
   } else if (!common.quiet) {
     const size_t waiting = given.donor.empty() ? count_for_donors(left) : 0;
     if (waiting > 0) {
-      print_stdout(
-          "{}: {}; {} {} --donor, a checkpoint of the same model
-          ", o.source,
-              repaired.mends.empty()
-              ? "nothing mended"
-              : "not all mended",
-          counted(waiting, "finding"), waiting == 1 ? "needs" : "need");
+      print_stdout("{}: {}; {} {} --donor, a checkpoint of the same model\n", o.source,
+                   repaired.mends.empty() ? "nothing mended" : "not all mended", counted(waiting, "finding"),
+                   waiting == 1 ? "needs" : "need");
     }
     const bool is_read_whole = repaired.mends.empty() && !is_remote_address(given.common.source);
     print_lint_report(common, left, subject,
