@@ -131,15 +131,20 @@ void FigureCounter::judge_pairs(MatrixFigures& f) const {
 }
 
 /// Keeps the longest run of blocks of zeros if it begins or ends within a line, has scales like those of the
-/// other blocks, and is unlikely given the number of such blocks elsewhere.
+/// other blocks, and is unlikely given the number of such blocks elsewhere. Whole lines may be rows that are
+/// zero by design. They are kept if they fill a page, if no other block is like them, and if their scales
+/// differ: producers give all blocks of zeros one scale, and the sum of n equal scales is a multiple of n.
 void FigureCounter::judge_dead_blocks(MatrixFigures& f) const {
-  constexpr uint64_t kFew = 64;
+  constexpr uint64_t kFew = 64, kPage = 512;
   constexpr double kUnlikely = -20, kMost = 0.3, kBelow = 1.5 * kCodesInOctave;
   const uint64_t run = f.dead_run;
   const bool within = plan_.scale_bytes > 0 && (f.dead_first % plan_.scale_bytes != 0 ||
                                                 (f.dead_first + run) % plan_.scale_bytes != 0);
   f.dead_run = 0;
-  if (run < kFew || !within) return;
+  if (run < kFew) return;
+  const bool is_last = f.dead_first + run == plan_.lines * plan_.scale_bytes;
+  const bool is_page = run >= kPage && dead_blocks_ == run && best_run_scales_ % run != 0 && !is_last;
+  if (!within && !is_page) return;
   const double elsewhere =
       static_cast<double>(dead_blocks_ - run + 1) / static_cast<double>(blocks_ - run + 2);
   const double chance =

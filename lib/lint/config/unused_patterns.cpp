@@ -87,11 +87,23 @@ constexpr std::string_view kOptionalParts[] = {
     "conv1d",    "mixer",   "mamba",     "ssm",    "classifier", "compressor",  "output_layer", "output.",
     "proj_out",  "rotary",  "kv_b_proj", ".bias"};
 
+/// True if `path`, which layers follow, begins with a part that a model may lack, and no module is in it.
+bool is_of_lacked_part(const ModuleNames& names, const std::string& path) {
+  constexpr std::string_view kOfModel = "model.";
+  const std::string_view below =
+      path.starts_with(kOfModel) ? std::string_view(path).substr(kOfModel.size()) : std::string_view(path);
+  const std::string part(below.substr(0, below.find_first_of(".*")));
+  return std::ranges::any_of(kOptionalParts, [&](std::string_view w) { return part.find(w) != part.npos; }) &&
+         !names.has_part(part);
+}
+
 /// True if an exclusion that matches nothing names a draft, a tower, a head, or another part of few models.
-/// The name of one layer's module is that of a module that was there.
-bool is_of_general_list(std::string text) {
+/// The name of one layer's module is that of a module that was there, unless the layer is in such a part and
+/// the model has nothing of it: "mtp.layers.0*".
+bool is_of_general_list(const ModuleNames& names, std::string text) {
   const auto is_digit = [](unsigned char c) { return std::isdigit(c) != 0; };
   const size_t layers = text.find("layers.");
+  if (layers != text.npos && is_of_lacked_part(names, text.substr(0, layers))) return true;
   if (layers != text.npos &&
       std::any_of(text.begin() + static_cast<std::ptrdiff_t>(layers), text.end(), is_digit))
     return false;
@@ -174,7 +186,7 @@ void lint_unused_patterns(const LintInput& s, const ConfiguredQuantization& conf
     // Older lists of ModelOpt match substrings of names.
     if (!is_wild(text) && is_modelopt && names.has_part(text)) continue;
     if (is_wild(text) && names.any_matches(ConfigPattern(text))) continue;
-    if (is_of_general_list(text)) continue;
+    if (is_of_general_list(names, text)) continue;
     reporter.add("unused-pattern", s.setting(text), "expected to match a module, found none");
   }
 }

@@ -5,6 +5,7 @@
 #include "formats/json/access.h"
 #include "formats/module_names.h"
 #include "lib/base/findings/and_more.h"
+#include "lib/base/names/natural.h"
 #include "lib/lint/family/family_checks.h"
 #include "lib/source/config/model_config.h"
 
@@ -126,7 +127,7 @@ class PresenceLint : public FamilyLint {
         continue;
       }
       for (const auto& [at, tensors] : there_.counts(i)) {
-        if (sizes_.holds(row.when, at)) continue;
+        if (sizes_.holds(row.when, at) || is_zero_bias(s_, there_.first(i, at))) continue;
         if (count == 0) {
           first = there_.first(i, at);
           layer = at;
@@ -156,9 +157,20 @@ class PresenceLint : public FamilyLint {
       if (u.name.starts_with("model.layers.#.")) report_unknown(u);
     }
   }
+  /// True if all biases of one name are zero.
+  bool are_zero_biases(size_t first) const {
+    const std::string name = split_numbers(s_.tensors[first].name).name_template;
+    for (size_t i = first; i < s_.tensors.size(); ++i) {
+      if (s_.tensors[i].name.ends_with(".bias") && split_numbers(s_.tensors[i].name).name_template == name &&
+          !is_zero_bias(s_, i))
+        return false;
+    }
+    return true;
+  }
   void report_unknown(const UnknownTensors& u) {
     const TensorInfo& t = s_.tensors[u.first];
     if (t.name.ends_with("_proj_bias")) return;  // it is reported with its stack
+    if (is_zero_bias(s_, u.first) && are_zero_biases(u.first)) return;
     reporter_.add("tensor-unknown", s_.at(u.first), "expected a name that models of {} have, found {}{}",
                   model_.model_type, describe(t), and_more(u.count, ", and {} more like it"));
   }

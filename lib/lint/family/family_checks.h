@@ -40,6 +40,9 @@ class FamilyLint {
 
 /// Checks how many layers there are, and the kind of each.
 void lint_family_layers(FamilySubject& subject, LintReporter& reporter);
+/// True if all numbers of a bias are zero, as AutoGPTQ stores it for every linear. It changes nothing, and
+/// loaders of models without biases leave it out.
+bool is_zero_bias(const LintInput& input, size_t tensor);
 /// Checks keys that decide whether a tensor exists.
 void lint_family_switches(FamilySubject& subject, LintReporter& reporter);
 /// Compares the sizes in config.json with all tensors. Then compares each tensor with the majority.

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 
+#include "lib/lint/bytes/checks.h"
 #include "lib/lint/family/family_checks.h"
 #include "lib/source/config/model_config.h"
 
@@ -34,6 +36,7 @@ class SwitchLint : public FamilyLint {
       });
       for (const int64_t layer : there_.layers_of(row)) {
         if (!sizes_.holds(others, layer) || there_.is_replaced(i, layer)) continue;
+        if (!on && there_.count(i, layer) > 0 && is_zero_bias(s_, there_.first(i, layer))) continue;
         if (there_.count(i, layer) == 0) {
           if (lacking++ == 0) lacks = there_.name_in_layer(row, layer);
         } else if (there++ == 0) {
@@ -65,6 +68,12 @@ class SwitchLint : public FamilyLint {
 };
 
 }  // namespace
+
+bool is_zero_bias(const LintInput& s, size_t tensor) {
+  if (!s.tensors[tensor].name.ends_with(".bias")) return false;
+  const std::vector<float> numbers = read_scales(s, tensor);
+  return !numbers.empty() && std::ranges::all_of(numbers, [](float x) { return x == 0; });
+}
 
 void lint_family_switches(FamilySubject& subject, LintReporter& reporter) {
   SwitchLint(subject, reporter).run();

@@ -304,9 +304,12 @@ class Outliers {
     }
   }
   /// Checks the norms of all layers together. If most weights are negative, all norms may be too small by
-  /// one. If nearly all are close to zero, they may be differences to another checkpoint.
+  /// one, and so if all are of both signs alike, where four norms are enough. If nearly all are close to
+  /// zero, they may be differences to another checkpoint.
   void check_all_norms() {
-    constexpr double kMostNegative = 0.5;
+    constexpr double kMostNegative = 0.5, kMixed = 0.4;
+    constexpr size_t kFewestMixed = 4;
+    constexpr uint64_t kFewestOfMixed = 512;
     std::vector<double> negative, octaves;
     Member* first = nullptr;
     for (Member* m : norms_) {
@@ -315,12 +318,14 @@ class Outliers {
       negative.push_back(m->figures->negative_share);
       octaves.push_back(m->log2_rms);
     }
-    if (octaves.size() < kFewestLinears) return;
+    if (octaves.size() < kFewestMixed) return;
+    const bool is_mixed = std::ranges::min(negative) >= kMixed && first->numbers >= kFewestOfMixed;
+    if (octaves.size() < kFewestLinears && !is_mixed) return;
     const double share = robust_spread(negative).median, median = robust_spread(octaves).median;
-    if (share <= kMostNegative && median >= kSmallestOfNorms) return;
+    if (share <= kMostNegative && !is_mixed && median >= kSmallestOfNorms) return;
     for (Member* m : norms_) m->reported = m->reported || m->at.layer >= 0;
     const LintPlace at = s_.at(first->figures->tensor, first->name);
-    if (share > kMostNegative) {
+    if (share > kMostNegative || is_mixed) {
       sink_.add("odd-numbers", at,
                 "expected positive weights of norms, found a median of {:.0f} % negative among {} norms, as "
                 "of weights to which 1 is to be added",

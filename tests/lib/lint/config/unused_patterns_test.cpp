@@ -41,6 +41,14 @@ TEST_CASE("exclusions may name layers that a model has not") {
     CHECK_FALSE(is_reported(Base::kLlama, name));
 }
 
+TEST_CASE("exclusions may name layers of a draft or a tower that a model lacks, not of one that it has") {
+  for (const char* name : {"mtp.layers.0*", "model.mtp.layers.0*", "vision_tower.encoder.layers.3*"})
+    CHECK_FALSE(is_reported(Base::kLlama, name));
+  CHECK_FALSE(is_reported(Base::kLlamaCt, "mtp.layers.0.mlp.up_proj"));
+  CHECK(is_reported(Base::kQwenMixed, "mtp.layers.0.mlp.up_prj*"));
+  CHECK(is_reported(Base::kLlama, "model.layers.0.mtp_proj*"));
+}
+
 TEST_CASE("exclusions of parts that every model has are typing errors") {
   for (const char* name :
        {"re:.*self_atn.*", "re:.*mlp.dwn_proj", "model.layers.1.mlp.up_prj", "re:model.model.layers.0.*"}) {
