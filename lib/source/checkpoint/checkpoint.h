@@ -100,9 +100,10 @@ struct LooseFiles {
     size_t of;       ///< position in Checkpoint::tensors() of the tensor of that name
   };
   std::vector<Duplicate> duplicates;
-  std::string index;                 ///< name of the usable index; empty: there is none
-  std::vector<uint32_t> unindexed;   ///< positions of the files that the index does not name
-  std::set<std::string> unreadable;  ///< config files that are no JSON objects
+  std::string index;                ///< name of the usable index; empty: there is none
+  std::vector<uint32_t> unindexed;  ///< positions of the files that the index does not name
+  std::set<std::string>
+      unreadable;  ///< configs that are no JSON objects; before opening, weight files to leave out
 };
 
 /// A Hugging Face checkpoint: a directory, or one safetensors file. Opening it reads and validates only
