@@ -71,8 +71,8 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
     progress.phase = "comparing weights";
     std::vector<Member> members = list_members(input, figures);
     for (const auto check :
-         {lint_values, lint_content, lint_regions, lint_lost_pages, lint_repeated_heads, lint_one_scale,
-          lint_full_scale, lint_outliers, lint_layer_vectors, lint_turned, lint_untrained, lint_copied_scales,
+         {lint_values, lint_content, lint_regions, lint_lost_pages, lint_repeated_heads, lint_full_scale,
+          lint_outliers, lint_layer_vectors, lint_turned, lint_untrained, lint_copied_scales,
           lint_sibling_scales, lint_zero_point_order, lint_identical, lint_scale_fit, lint_channels}) {
       drop_reported(reporter, members);
       check(input, members, reporter);

@@ -28,9 +28,6 @@ void lint_lost_pages(const LintInput& input, std::span<Member> members, LintRepo
 /// Reports keys whose rows are there twice though those of the values are not, and values likewise.
 void lint_repeated_heads(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 
-/// Reports FP8 and INT8 with one scale for all rows though each row was quantized by its own.
-void lint_one_scale(const LintInput& input, std::span<Member> members, LintReporter& reporter);
-
 /// Reports codes of AWQ and GPTQ whose columns are packed in another order than their zero points.
 void lint_zero_point_order(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 

@@ -253,7 +253,7 @@ TEST_CASE("lost parts: one rank's heads are twice in keys alone, in keys and val
 TEST_CASE("lost parts: one scale for all rows though each was quantized by its own") {
   Model m = sound(true);
   set_scales(m, kUp, [](size_t) { return 2e-4f; });
-  check_found(m.lines(), "suspicious-scale", kUp);
+  check_found(m.lines(), "copied-scale", kUp);
   // Under one scale for all rows, the largest one reaches 448, or many are cut off.
   for (const float largest : {448.0f, 900.0f}) {
     CAPTURE(largest);
