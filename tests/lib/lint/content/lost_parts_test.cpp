@@ -225,8 +225,8 @@ TEST_CASE("lost parts: NVFP4 rows of zeros under scales of other weights") {
       if (i % row >= 50 && i % row < 54) b[i] = 0;
   };
   check_found(lines("nvfp4", {{kGate, rows(0)}}), "zero-regions", kGate);
-  for (const uint8_t scale : {0, 1, 0x38}) {
-    CAPTURE(static_cast<int>(scale));
+  for (const uint8_t scale : {uint8_t{0}, uint8_t{1}, uint8_t{0x38}}) {
+    CAPTURE(int{scale});
     CHECK(lines("nvfp4", {{kGate, rows(0)}, {kGate + "_scale", rows(scale)}}) == "");
   }
   CHECK(lines("nvfp4", {{kGate, rows(0)}, {kUp, rows(0)}}) == "");
