@@ -175,7 +175,7 @@ void warn_of_unused_input_scales(const Checkpoint& c, const std::vector<OutputMa
   }
   if (modules.empty()) return;
   findings.push_back(
-      {Severity::kWarning, "input-scales-unused", c.path().string(),
+      {Severity::kNote, "input-scales-unused", c.path().string(),
        fmt::format("{} {} input scales, which are copied but not used: kernels of {} take activations that "
                    "are not quantized (W4A16 instead of W4A4)",
                    counted(modules.size(), "module"), modules.size() == 1 ? "has" : "have", layout)});
