@@ -87,14 +87,14 @@ TEST_CASE("a BF16 checkpoint has weights alone, no scales, and says nothing of q
   }
 }
 
-TEST_CASE("input scales that BF16 has no use for are left out with a note") {
+TEST_CASE("input scales that BF16 has no use for are left out with a warning") {
   const Checkpoint source = Checkpoint::open(golden("modelopt-qwen3"));
   const auto count = std::count_if(source.tensors().begin(), source.tensors().end(),
                                    [](const TensorInfo& t) { return t.name.ends_with(".input_scale"); });
   REQUIRE(count > 0);
   const auto found = findings_of(make_plan(source, to_bf16()).findings, "input-scales-dropped");
   REQUIRE(found.size() == 1);
-  CHECK(found[0].severity == Severity::kNote);
+  CHECK(found[0].severity == Severity::kWarning);
   CHECK(found[0].message == fmt::format("{} input scales are dropped: the output quantizes nothing", count));
 }
 
