@@ -309,7 +309,8 @@ class Outliers {
   void check_all_norms() {
     constexpr double kMostNegative = 0.5, kMixed = 0.4;
     constexpr size_t kFewestMixed = 4;
-    constexpr uint64_t kFewestOfMixed = 512;
+    constexpr int64_t kFewestOfMixed = 512;
+    constexpr double kLargestOfMixed = -0.5;  // log2 of the RMS: trained norms are near 1
     std::vector<double> negative, octaves;
     Member* first = nullptr;
     for (Member* m : norms_) {
@@ -319,9 +320,11 @@ class Outliers {
       octaves.push_back(m->log2_rms);
     }
     if (octaves.size() < kFewestMixed) return;
-    const bool is_mixed = std::ranges::min(negative) >= kMixed && first->numbers >= kFewestOfMixed;
-    if (octaves.size() < kFewestLinears && !is_mixed) return;
     const double share = robust_spread(negative).median, median = robust_spread(octaves).median;
+    const int64_t width = s_.tensors[first->figures->tensor].shape.back();
+    const bool is_mixed =
+        std::ranges::min(negative) >= kMixed && width >= kFewestOfMixed && median < kLargestOfMixed;
+    if (octaves.size() < kFewestLinears && !is_mixed) return;
     if (share <= kMostNegative && !is_mixed && median >= kSmallestOfNorms) return;
     for (Member* m : norms_) m->reported = m->reported || m->at.layer >= 0;
     const LintPlace at = s_.at(first->figures->tensor, first->name);
