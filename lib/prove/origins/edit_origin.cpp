@@ -5,8 +5,8 @@
 
 #include "formats/naming.h"
 #include "lib/base/findings/problems.h"
-#include "lib/source/linears/linears.h"
 #include "lib/source/config/model_config.h"
+#include "lib/source/linears/linears.h"
 
 namespace twofour {
 namespace {
