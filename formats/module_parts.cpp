@@ -1,4 +1,5 @@
 #include "formats/module_parts.h"
+#include "formats/safetensors.h"
 
 #include <fmt/format.h>
 

@@ -8,6 +8,8 @@
 
 namespace twofour {
 
+struct TensorInfo;
+
 /// The kind of a tensor whose name follows the name of a module with codes or scales.
 enum class PartKind {
   kPart,   ///< a part of a format, or a description of inputs or outputs; changes no weight

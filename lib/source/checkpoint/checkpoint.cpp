@@ -11,6 +11,7 @@
 #include "lib/base/findings/options.h"
 #include "lib/base/io/file.h"
 #include "lib/base/io/links.h"
+#include "lib/source/checkpoint/beside.h"
 
 namespace twofour {
 namespace {
@@ -130,12 +131,6 @@ uint64_t Checkpoint::reader_bytes() const { return source_ ? source_->reader_byt
 const Json& Checkpoint::config() const { return *config_; }
 const Json& Checkpoint::hf_quant_config() const { return *hf_quant_config_; }
 
-/// The configs in the folder of a single file. They are read when they are first requested, since a file that
-/// is not a checkpoint, such as statistics, may lie beside any config.
-struct Checkpoint::Beside {
-  std::once_flag once;
-  Json config, hf_quant_config;
-};
 const Checkpoint::Beside& Checkpoint::beside() const {
   std::call_once(beside_->once, [&] {
     beside_->config = read_object(path_, "config.json", Links::kFollowed);

@@ -13,6 +13,7 @@
 #include "formats/safetensors.h"
 #include "lib/base/io/file.h"
 #include "lib/base/threads/interrupt.h"
+#include "lib/source/checkpoint/beside.h"
 #include "lib/source/checkpoint/checkpoint.h"
 #include "lib/source/checkpoint/index_file.h"
 #include "lib/source/checkpoint/weight_header.h"

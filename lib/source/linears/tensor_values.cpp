@@ -9,10 +9,12 @@
 #include <type_traits>
 #include <vector>
 
+#include "formats/atom.h"
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
 #include "formats/error.h"
+#include "formats/half.h"
 #include "kernels/numbers/casts.h"
 #include "lib/source/linears/linears.h"
 
