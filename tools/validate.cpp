@@ -1,5 +1,4 @@
 #include "lib/prove/validate/validate.h"
-#include "lib/base/findings/and_more.h"
 
 #include <fmt/format.h>
 
@@ -9,6 +8,7 @@
 #include <optional>
 
 #include "formats/error.h"
+#include "lib/base/findings/and_more.h"
 #include "lib/base/io/file.h"
 #include "lib/report/report.h"
 #include "lib/source/checkpoint/checkpoint.h"
@@ -24,11 +24,10 @@ namespace twofour {
 namespace {
 
 struct ValidateArguments {
-  std::string artifact, source, donor, html, io = "buffered";
+  std::string artifact, source, donor, html, statistics, masks, io = "buffered";
   std::optional<int64_t> tokens;
   uint64_t seed = 0;
   bool all_layers = false, all_rows = false;
-  std::string statistics, masks;
   RemoteOptions remote;
 };
 
@@ -57,7 +56,7 @@ Json coverage_to_json(const LayerCoverage& c) {
   return {{"found", c.found}, {"not_sampled", c.not_sampled}, {"not_run", not_run}};
 }
 
-/// The bounds of the sample of layers, as JSON. Null stands for no bound.
+/// The bounds of the sample of layers. Null stands for no bound.
 Json sample_to_json(const ValidateOptions& o) {
   const auto bound = [](int64_t most) { return most == 0 ? Json(nullptr) : Json(most); };
   return {{"seed", o.seed}, {"tokens", o.tokens}, {"experts", bound(o.experts)}, {"layers", bound(o.layers)}};
