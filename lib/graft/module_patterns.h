@@ -64,7 +64,7 @@ class ModuleTensors {
   const std::string& module(size_t tensor) const { return modules_[tensor]; }
   /// The weights of the modules that have one, by module.
   const std::map<std::string, size_t>& weights() const { return weights_; }
-  /// The linear of this name. Null if there is none.
+  /// Finds the linear of this name. Null if it does not exist.
   const Linear* linear(const std::string& module) const;
 
  private:

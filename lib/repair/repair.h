@@ -140,7 +140,7 @@ void refuse_other_model(Repair& repair);
 /// The name of a module and the type of its numbers, with which modules of other layers and experts are
 /// alike.
 std::string kind_of(const std::string& module);
-/// The member of a config with a key, at the top or in a config of the language model. Null if there is none.
+/// The member of a config with a key, at the top or in a config of the language model. Null if it is missing.
 Json* find_setting(Json& config, const std::string& key);
 /// The numbers of a float32 tensor of at most 1 MiB of a checkpoint; empty for any other.
 std::vector<float> floats_of(const Checkpoint& checkpoint, size_t tensor);

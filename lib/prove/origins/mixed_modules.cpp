@@ -51,7 +51,8 @@ Findings find_mixed_modules(const Checkpoint& artifact, const EditOrigins& origi
         differ(t.name, "expected it from the source of its module's codes, found the other's");
     }
   }
-  // The artifact's modules need not show parts that no reader uses, and modules that lost a part are none.
+  // The donor says what parts a module has: in the artifact, a module that lost a part is no longer
+  // recognized.
   for (const Linear& m : find_weight_modules(donor, ignored)) {
     if (!m.format->coded) continue;
     const bool comes = origins.stays(donor, m.weight);
